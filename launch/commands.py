@@ -49,12 +49,12 @@ class UsageError(LaunchError):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of options that says in one line, and a short one, why it refuses them."""
+    """A parser of options that reports errors in one short line."""
 
     def error(self, message: str) -> NoReturn:
         """End the launcher with status 2."""
         launcher = f"launch.{self.prog.rpartition('.')[2]}"
-        # What is found may be long: its end is what tells what is allowed.
+        # A found value may be long, and the end of the message says what is allowed.
         if len(message) > _MAX_MESSAGE:
             message = f"{message[: _MAX_MESSAGE // 2]}...{message[-_MAX_MESSAGE // 2 :]}"
         self.exit(2, f"{launcher}: {_one_line(message)} (--help lists the options)\n")

@@ -52,7 +52,7 @@ environment_fault() {
     if [ -e .venv/.making ]; then
         echo "was left half made"
     elif [ -e .venv/.installing ]; then
-        # pip takes a package of which files are missing for installed.
+        # pip counts a package with missing files as installed.
         echo "was left while packages were installed into it"
     elif ! found=$(.venv/bin/python -c "$_VERSION" 2>/dev/null) || [ -z "$found" ]; then
         echo "has no Python that runs"
@@ -71,7 +71,7 @@ environment_fault() {
 
 _VERSION='import sys; print("%d.%d" % sys.version_info[:2])'
 
-# Prints what packages and their programs depend on besides the version of Python: processor, and place.
+# Prints the processor and the place, on which packages and their programs also depend.
 environment_identity() {
     echo "$(uname -sm) in $(cd ./.venv && pwd -P)"
 }
@@ -80,7 +80,7 @@ create_environment() {
     local python said
     python=$(find_python) || return 1
     echo "making .venv with $("$python" --version 2>&1)"
-    # The mark tells the next command that what is here may be removed.
+    # With this mark the next command may remove the folder.
     mkdir .venv && : >.venv/.making || return 1
     trap 'if [ -e .venv/.making ]; then rm -rf .venv; fi' EXIT
     if ! said=$("$python" -m venv .venv 2>&1) || [ ! -e .venv/bin/activate ]; then

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NamedTuple
 
 _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# After its leader has ended, how long what it started may go on holding its output.
+# How long processes of a group may keep its output open after their leader has ended.
 _DRAIN_SECONDS = 5.0
 _PRINTING = threading.Lock()
 

@@ -109,7 +109,12 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--name", type=parse_name, required=True, help="name of the job")
     add("--nodes", type=parse_positive, required=True, help="number of nodes")
-    add("--gpus_per_node", type=parse_positive, required=True, help="GPUs of a node, all of which are used")
+    add(
+        "--gpus_per_node",
+        type=parse_positive,
+        required=True,
+        help="GPUs of a node; the job uses all of them",
+    )
     add(
         "--time",
         type=parse_text,

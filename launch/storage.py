@@ -13,26 +13,26 @@ _MAX_SHOWN = 200
 
 
 def uses_buckets(command: Sequence[str]) -> bool:
-    """Tell whether an argument of a command, or the value of its `--flag=value`, is the URL of a bucket."""
+    """Return whether an argument of a command, or its value in `--flag=value`, is the URL of a bucket."""
     return any(value.startswith("gs://") for value in _values(command))
 
 
 def uses_mount(command: Sequence[str]) -> bool:
-    """Tell whether an argument of a command names something below the shared folder."""
+    """Return whether an argument of a command names a path below the shared folder."""
     return any(_is_below_mount(value) for value in _values(command))
 
 
 def check_storage(command: Sequence[str], shared_by: str, *, shared: bool) -> None:
-    """Check that every worker can reach what a command that has a `--workdir` names.
+    """Check that every worker can reach the paths of a command with a `--workdir`.
 
     Args:
-        command: the command of the run; one without `--workdir` is taken as it is.
-        shared_by: the launcher's option by which the workers share a folder, as messages show it.
+        command: the command of the run; a command without `--workdir` is not checked.
+        shared_by: the launcher's option that shares a folder between the workers, for messages.
         shared: whether that option was given.
 
     Raises:
-        UsageError: the workdir is neither in a bucket nor in the shared folder, something in the shared
-            folder is named that is not shared, or there is one and nothing in it is named.
+        UsageError: the workdir is neither in a bucket nor in the shared folder, the command names a path in
+            a folder that is not shared, or it names none in a shared folder.
     """
     workdir = workdir_of(command)
     if workdir is None:

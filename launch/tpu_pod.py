@@ -7,14 +7,14 @@ r"""Run on one or several TPU slices of Google Cloud, through preemptions, to th
 
 `train` requests the slices as a queued resource, waits until they are active, sends the code and
 constraints.txt, installs, starts the command on all workers, and follows their logs. When the slices are
-preempted, it deletes what is left, requests them again, and starts the same command, which resumes from its
+preempted, it deletes the rest, requests them again, and starts the same command, which resumes from its
 checkpoint. When the command fails, it is restarted on the same slices, unless it ends with 2: then it or
 its configuration is wrong. There are at most `--restarts` restarts of both kinds together. When the command
 has succeeded, and when the launcher gives up, the slices are deleted, unless `--keep` is given.
 
 The log of each worker and start is copied to `WORKDIR/logs`, every five minutes and when the command ends.
 
-Ctrl-C stops only the following of the logs: the run goes on, and `train` or `run` with the same arguments
+Ctrl-C only stops following the logs: the run continues, and `train` or `run` with the same arguments
 follows it again. `create`, `push`, `run`, `stop` and `delete` are the parts of `train`.
 
 The workers share no disk: the workdir is in a bucket, to which `--service_account` has rights, or below
@@ -93,11 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, GaveUpError) as error:
         exit_with_error("tpu_pod", error)
     except (LaunchError, RunError) as error:
-        left = f"{error}; slices that there are stay, and are billed: `delete` deletes them"
+        left = f"{error}; existing slices stay, and are billed: `delete` deletes them"
         exit_with_error("tpu_pod", LaunchError(left) if options.action == "train" else error)
     except KeyboardInterrupt:
         again = "the same command follows it; `stop` saves and stops, `delete` deletes the slices"
-        print(f"launch.tpu_pod: interrupted; the run goes on; {again}", flush=True)
+        print(f"launch.tpu_pod: interrupted; the run continues; {again}", flush=True)
         return 130
     return 0
 

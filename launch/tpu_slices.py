@@ -66,7 +66,7 @@ class Slices:
         """Return the state of the queued resource, or None if there is none.
 
         Raises:
-            LaunchError: gcloud did not tell it, in several attempts.
+            LaunchError: gcloud did not return it, in several attempts.
         """
         command = [
             *_QUEUED_RESOURCES,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run by launch/tpu_pod.py on every worker of a TPU slice, from the folder into which the code was unpacked.
-# The run goes on when the connection is lost: it is started apart from it, and followed by its log.
-# Each action can be repeated: gcloud tries again by itself when a connection fails.
+# launch/tpu_pod.py runs this on every worker of a TPU slice, in the folder of the unpacked code.
+# The run continues when the connection is lost: it is detached, and followed through its log. Each action
+# can be repeated: gcloud tries again by itself when a connection fails.
 #
 #   tpu_worker.sh install EXTRAS     make .venv with the tested versions and these extras, "tpu,gcs"
 #   tpu_worker.sh installed EXTRAS   end with 0 if that has been done
@@ -62,7 +62,7 @@ start() {
 follow() {
     tail -n "$1" --follow=name --pid="$(cat "$state/pid")" "$state/log" 2>/dev/null |
         sed -u "s/^/[$HOSTNAME] /"
-    # Without a status, something killed the command together with the shell that would have told it.
+    # Without a status, something killed the command together with the shell that writes its status.
     return "$(cat "$state/status" 2>/dev/null || echo 137)"
 }
 

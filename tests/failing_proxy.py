@@ -1,4 +1,4 @@
-"""A proxy in front of a server of HTTP that fails as it is told to, and knows every request it was sent."""
+"""A proxy in front of an HTTP server that fails on demand, and records every request."""
 
 import contextlib
 import dataclasses
@@ -57,22 +57,22 @@ class _Fault:
 
 
 class FailingProxy:
-    """A running proxy; what it is told holds from the next request on, until `heal`.
+    """A running proxy; its faults apply from the next request on, until `heal`.
 
     Every fault takes `method` ("*": any), `path` (a regular expression that is searched for in path and
     query, quoted or not, and in the object's name, which may be in the body) and `times` (None: for ever).
-    Of several faults that fit, the first told is used.
+    If several faults match, the first one is used.
 
     Attributes:
         host: host and port of the proxy.
         upstream: host and port of the server; set it once both are known to each other.
-        reason: what an answer of failure says.
+        reason: the text of a failed answer.
     """
 
     def __init__(self):
         """Listen on a free port of loopback."""
         self.upstream = ""
-        self.reason = "the proxy was told to fail"
+        self.reason = "the proxy was set to fail"
         # Bound and never listening: nobody else gets the port while connections are refused.
         self._holder = socket.socket()
         self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -169,7 +169,7 @@ class FailingProxy:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def _release(self) -> None:
-        """Let the requests go on that are kept waiting."""
+        """Release the waiting requests."""
         with self._lock:
             self._released.set()
             self._released = threading.Event()
@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        assert self.server.proxy.upstream, "the proxy was not told its server"
+        assert self.server.proxy.upstream, "the proxy has no server"
         connection = http.client.HTTPConnection(self.server.proxy.upstream, timeout=60)
         try:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

@@ -28,7 +28,7 @@ class GcsServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which gcsfs, google-cloud-storage, tensorstore and ArrayRecord find the server."""
+        """Variables that point gcsfs, google-cloud-storage, tensorstore and ArrayRecord to the server."""
         return gcs_environment(f"http://{self.host}")
 
     def request(self, method: str, path: str, body: str | bytes | None = None) -> tuple[int, bytes]:
@@ -48,7 +48,7 @@ class GcsServer:
 
 
 def gcs_environment(url: str) -> dict[str, str]:
-    """Return the variables by which all libraries find a server at `url`."""
+    """Return the variables that point all libraries to a server at `url`."""
     return {
         "STORAGE_EMULATOR_HOST": url,
         "TENSORSTORE_GCS_HTTP_URL": url,

@@ -200,7 +200,7 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "end", "status", "told"),
+    ("lines", "end", "status", "fault"),
     [
         (40_000, "return", 0, ""),
         (1, "return", 0, ""),
@@ -209,8 +209,8 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.slow
-def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, status, told, unbuffered):
-    """As `head` does, while much is printed, or before the program ends; its faults are told."""
+def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, status, fault, unbuffered):
+    """As `head` does, during a long output, or before the program ends; the command reports its faults."""
     program = (
         "import sys\n"
         "from birdie_jax.command_line import refuse, start\n"
@@ -222,9 +222,9 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, 
         f"    {end}\n"
         "start('report', main)\n"
     )
-    if unbuffered and told:
-        # What is printed at once is known to be lost before the fault is met.
-        status, told = 0, ""
+    if unbuffered and fault:
+        # An unbuffered output fails before the fault.
+        status, fault = 0, ""
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
@@ -236,10 +236,10 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, 
     ) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdout.close()
-        process.stdin.write("go on\n")
+        process.stdin.write("continue\n")
         process.stdin.flush()
         said = process.stderr.read()
-    assert said == (f"birdie_jax.report: {told}\n" if told else "")
+    assert said == (f"birdie_jax.report: {fault}\n" if fault else "")
     assert process.returncode == status
 
 

@@ -25,7 +25,7 @@ from tests.config_fields import FIELDS, HOSTILE, SECTIONS, changed
 
 
 def refusal_of(path: str, value: object) -> str | None:
-    """Return the message by which a value is refused, checked to be one a person can read; else None."""
+    """Return the message that refuses a value, checked to be readable; None if it is allowed."""
     try:
         config = parse_config(changed(path, value))
         if path.startswith("objectives"):

@@ -1,4 +1,4 @@
-"""JSON files of a workdir, and the arms that arms.json describes; an error names the file."""
+"""Read JSON files of a workdir, and the arms in arms.json; an error names the file."""
 
 import os
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ALLOWED = "the file that train writes"
 
 
 def is_there(path: epath.Path) -> bool:
-    """Tell whether there is a file of a workdir.
+    """Return whether a file of a workdir exists.
 
     Raises:
         RecordError: the store of the workdir does not answer.
@@ -35,7 +35,7 @@ def read_file(path: epath.Path) -> bytes:
     """
     if not is_there(path):
         raise RecordError(f"{path}: missing; allowed: {_ALLOWED}")
-    # A pipe would be waited for; to epath it is a file.
+    # A reader would wait for a pipe, which epath counts as a file.
     if not (is_remote(path) or os.path.isfile(path)):
         raise RecordError(
             f"{path}: found {'a folder' if path.is_dir() else 'no file'}; allowed: {_ALLOWED}"
@@ -77,7 +77,7 @@ class ArmExample:
 
     Attributes:
         context: the text that the model sees bidirectionally.
-        target: the text that the model has to generate.
+        target: the text that the model must generate.
     """
 
     context: str
@@ -86,7 +86,7 @@ class ArmExample:
 
 @dataclass(frozen=True)
 class ExpectedShares:
-    """The shares of an arm that were expected when the run began.
+    """The expected shares of an arm at the start of the run.
 
     Attributes:
         examples: the share of the examples.

@@ -1,6 +1,6 @@
-"""What a number or a text may be, said in its type: `rows: Annotated[int, Bounds(at_least=1)]`.
+"""Rules for numbers and texts as part of their type: `rows: Annotated[int, Bounds(at_least=1)]`.
 
-`parse_typed` reads the rules of a type; whoever adds a field says with its type what it may hold.
+`parse_typed` reads the rules of a type. The type of a new field defines its allowed values.
 """
 
 import unicodedata
@@ -13,21 +13,21 @@ _NO_CHARACTERS_OF_A_LINE = ("Cc", "Cs", "Zl", "Zp")
 
 @runtime_checkable
 class Rule(Protocol):
-    """What the values of an `Annotated` type have to satisfy beside being of the type."""
+    """A rule for the values of an `Annotated` type, in addition to the type."""
 
     def allowed_instead(self, value: object) -> str | None:
-        """Return what would be allowed in the place of `value`; None where it is allowed itself."""
+        """Return the allowed values in place of `value`; None if it is allowed."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The interval that a finite number is in. A bound that is None does not bind.
+    """The interval of a finite number. None means no bound.
 
     Attributes:
         at_least: the minimum.
-        more_than: the largest number that is too small; it may stand beside `at_least`, where a number can
-            be more than 0 and still be one that float32 does not tell from 0.
+        more_than: the largest number that is too small. It may be given together with `at_least`, because
+            float32 does not distinguish some numbers above 0 from 0.
         at_most: the maximum.
         less_than: the smallest number that is too large.
         besides: numbers outside of the interval that have a meaning of their own.
@@ -46,7 +46,7 @@ class Bounds:
             raise ValueError("Bounds: found no or two upper bounds; allowed: at_most or less_than")
 
     def allowed_instead(self, value: object) -> str | None:
-        """Return the bound that `value` is beyond, and both for the share of something."""
+        """Return the bound that `value` exceeds, and both bounds of a share."""
         assert isinstance(value, int | float)
         if value in self.besides:
             return None
@@ -91,7 +91,7 @@ class Line:
     not_empty: bool = False
 
     def allowed_instead(self, value: object) -> str | None:
-        """Return which rule of a line of text `value` breaks."""
+        """Return the rule of a line of text that `value` breaks."""
         assert isinstance(value, str)
         if self.not_empty and not value:
             return "a text that is not empty"
@@ -103,5 +103,5 @@ class Line:
 
 
 def _written(number: int | float) -> str:
-    """Return a bound as people read it: powers of two of counts are long without commas."""
+    """Return a bound for people: long counts have commas."""
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"

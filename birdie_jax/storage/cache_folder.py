@@ -1,4 +1,4 @@
-"""Where files that can be made again are kept; launch/environment.sh finds the same folder."""
+"""The folder for files that can be made again; launch/environment.sh uses the same folder."""
 
 import os
 import pwd
@@ -10,8 +10,8 @@ from birdie_jax.errors import ConfigError
 def cache_folder() -> Path:
     """Return `birdie_jax` in $XDG_CACHE_HOME, or else in `.cache` of the home folder.
 
-    A variable that holds no absolute path counts as not set (https://specifications.freedesktop.org/basedir).
-    Without HOME, the home folder is the one that the system knows of the user.
+    A variable without an absolute path counts as unset (https://specifications.freedesktop.org/basedir).
+    Without HOME, the home folder is the user's in the system's database.
 
     Raises:
         ConfigError: there is no home folder either; the message says what to set.

@@ -1,4 +1,4 @@
-"""Files on a disk or in a bucket: read, listed, and written so that a reader never sees a mixture."""
+"""Read, list and write files on a disk or in a bucket; a reader never sees a partial write."""
 
 import contextlib
 import errno
@@ -21,13 +21,13 @@ from birdie_jax.storage.object_store import (
     store_errors,
 )
 
-# What a local file is called until it is whole.
+# The suffix of a local file until it is whole.
 PARTIAL_SUFFIX = ".partial"
 _OF_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-# A request has a time limit of seconds, whatever it carries.
+# A request has a time limit of seconds, whatever its size.
 _PART_BYTES = 16 << 20
 _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
-# Of a disk, of a user's share of it, and of what one file may have.
+# The limits of a disk, of a user's quota, and of one file.
 _LACKS_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -45,10 +45,10 @@ def sync(path: epath.PathLike) -> None:
 
 
 def publish(temporary: epath.PathLike, final: epath.PathLike) -> None:
-    """Give a finished local file its final name in one step, replacing what had that name.
+    """Give a finished local file its final name in one step, and replace a file of that name.
 
     Raises:
-        OSError: the disk refuses; the file of that name is as it was.
+        OSError: the disk refuses; the file of that name is unchanged.
     """
     sync(temporary)
     os.replace(temporary, final)
@@ -56,9 +56,9 @@ def publish(temporary: epath.PathLike, final: epath.PathLike) -> None:
 
 
 def write_whole(path: epath.PathLike, contents: bytes) -> None:
-    """Write `contents` to `path`, also past a power failure whole or not at all.
+    """Write `contents` to `path`, whole or not at all, even after a power failure.
 
-    A store's objects appear whole by themselves; a local file is written beside its place first.
+    A store's objects always appear whole; a local file is first written under another name.
 
     Raises:
         OSError: the file cannot be written, for instance on a full disk; the old contents remain.
@@ -74,9 +74,9 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
 
 
 def prove_writable(path: epath.PathLike) -> None:
-    """Begin to write a file as `write_whole` does, and leave neither the file nor a part of it.
+    """Begin to write a file like `write_whole`, and leave neither the file nor a part of it.
 
-    What only the end of a write shows, such as a full disk, is not found.
+    This does not detect errors at the end of a write, such as a full disk.
 
     Raises:
         OSError: the file cannot be written.
@@ -96,19 +96,19 @@ def prove_writable(path: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Give the name that a local file has until it is whole; where writing fails, the part is removed."""
+    """Yield the name of a local file until it is whole; remove the part if writing fails."""
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     try:
         yield temporary
     except OSError:
-        # What cannot be removed was not written here, as a folder of that name.
+        # A path that cannot be removed was not written here, such as a folder of that name.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
 
 
 def create_whole(path: epath.PathLike, contents: bytes) -> bool:
-    """Write `contents` to a local `path` unless there is such a file; of several that try, one succeeds.
+    """Write `contents` to a local `path` unless it exists; only one of several writers succeeds.
 
     Returns:
         Whether this call has written the file.
@@ -135,7 +135,7 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
 
 
 def _create_exclusively(path: Path, contents: bytes) -> bool:
-    """Create a file where the file system has no hard links, as mounted buckets have none."""
+    """Create a file on a file system without hard links, such as a mounted bucket."""
     try:
         with path.open("xb") as file:
             file.write(contents)
@@ -148,7 +148,7 @@ def _create_exclusively(path: Path, contents: bytes) -> bool:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the system name a file or folder: those of a full disk name none.
+    """Add the name of a file or folder to errors of the system: those of a full disk have none.
 
     Raises:
         OSError: the block raised one.
@@ -162,15 +162,15 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether an error, of the system or in the text of a library, is that of a lack of room."""
+    """Return whether an error, of the system or in the text of a library, means a lack of space."""
     return any(os.strerror(number) in str(error) for number in _LACKS_OF_ROOM)
 
 
 def make_folders(path: epath.PathLike) -> None:
-    """Make a local folder, with the folders above it, unless it is there.
+    """Make a local folder and its parents, unless it exists.
 
     Raises:
-        OSError: it cannot be made; also where it is so deep that Python's recursion does not reach it.
+        OSError: it cannot be made, or is too deep for Python's recursion.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -179,9 +179,9 @@ def make_folders(path: epath.PathLike) -> None:
 
 
 def endless_kind(path: epath.PathLike) -> str:
-    """Return what a local path is that may never end, `a named pipe` or `a device`; else nothing.
+    """Return `a named pipe` or `a device` for a local path that may never end; else an empty text.
 
-    /dev/null ends at once. What a shell connects, as /dev/stdin and /dev/fd/63, has a writer.
+    /dev/null ends at once. Files that a shell connects, such as /dev/stdin and /dev/fd/63, have a writer.
     """
     name = os.fspath(path)
     if name == os.devnull or name.startswith(_OF_SHELL):
@@ -211,7 +211,7 @@ def read_bytes(path: epath.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def open_bytes(path: epath.PathLike) -> Iterator[BinaryIO]:
-    """Open a file for reading from its beginning to its end; of one in a bucket a part is held at a time.
+    """Open a file to read it from beginning to end; a file in a bucket is held in parts.
 
     Raises:
         OSError: it is not there, or cannot be read.
@@ -225,7 +225,7 @@ def open_bytes(path: epath.PathLike) -> Iterator[BinaryIO]:
 
 
 def exists(path: epath.PathLike) -> bool:
-    """Tell whether there is a file or folder; in a bucket a folder is there while it holds something.
+    """Return whether a file or folder exists; in a bucket a folder exists while it has contents.
 
     Raises:
         OSError: the store does not answer, or has no such bucket.
@@ -234,7 +234,7 @@ def exists(path: epath.PathLike) -> bool:
         return os.path.exists(path)
     name = os.fspath(path).partition("://")[2].partition("/")[2]
     with store_errors(path, "looked for"):
-        # The file itself comes before all whose names begin with its own, so one request mostly tells.
+        # The file itself comes before all names that begin with its own, so one request is usually enough.
         first = find_first(path)
         if first is None or not name or first == name or first.startswith(f"{name}/"):
             return first is not None
@@ -242,7 +242,7 @@ def exists(path: epath.PathLike) -> bool:
 
 
 def list_names(folder: epath.PathLike) -> list[str]:
-    """Return the names in a folder, sorted; none where there is no such folder.
+    """Return the names in a folder, sorted; none if there is no such folder.
 
     Raises:
         OSError: the folder is a file, or cannot be listed, or there is no such bucket.
@@ -259,14 +259,14 @@ def list_names(folder: epath.PathLike) -> list[str]:
     except FileNotFoundError:
         return []
     names = {os.fspath(name).rstrip("/").rsplit("/", 1)[-1] for name in found}
-    # Some tools mark an empty folder by an object of its own name.
+    # Some tools mark an empty folder with an object of its own name.
     return sorted(names - {prefix.rsplit("/", 1)[-1]})
 
 
 def list_files(folder: epath.PathLike) -> dict[str, int]:
     """Return every file below a folder, by its path relative to it, with its size in bytes.
 
-    One listing, however many files there are; nothing where there is no such folder.
+    It takes one listing for any number of files; the result is empty if there is no such folder.
 
     Raises:
         OSError: the folder cannot be listed, or there is no such bucket.
@@ -289,7 +289,7 @@ def list_files(folder: epath.PathLike) -> dict[str, int]:
 
 
 def remove(path: epath.PathLike) -> None:
-    """Remove a file; it is no fault if there is none.
+    """Remove a file, if it exists.
 
     Raises:
         OSError: it cannot be removed.
@@ -330,15 +330,15 @@ def download(path: epath.PathLike, file: Path) -> None:
 
 
 def move_folder(source: epath.Path, target: epath.Path, *, mark: str = "") -> None:
-    """Move a folder with all that it holds to a new name.
+    """Move a folder with all its contents to a new name.
 
-    In a bucket its objects are copied and then removed, `mark` first of all: a folder that was left half
-    removed is one without its mark.
+    In a bucket its objects are copied and then removed, `mark` first, so a partly removed folder has no
+    mark.
 
     Args:
         source: the folder.
-        target: its new name, which must not exist; the folders above it are made.
-        mark: the name of the file whose absence means that the folder does not count.
+        target: its new name, which must not exist; its parents are made.
+        mark: the name of the file without which the folder does not count.
 
     Raises:
         OSError: it cannot be moved; `source` is whole, or lacks its mark.

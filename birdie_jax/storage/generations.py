@@ -1,7 +1,7 @@
-"""Objects of Cloud Storage that are replaced or removed only in the generation in which they are known.
+"""Objects of Cloud Storage that are replaced or removed only at a known generation.
 
-Who reads an object's generation, then makes sure that the object is still its own to write, and then writes
-at that generation, never overwrites what somebody else has written since. gcsfs can only create objects.
+A writer reads an object's generation, checks that it may still write the object, and writes at that
+generation. So it never overwrites a later write of somebody else. gcsfs can only create objects.
 """
 
 import errno
@@ -16,12 +16,12 @@ from etils import epath
 from birdie_jax.errors import NoBucketError, StoreError
 from birdie_jax.storage.object_store import REQUEST_SECONDS, file_system, store_errors
 
-# The name of an object's metadata that says which call has written it.
+# The name of an object's metadata that identifies the call that wrote it.
 _WRITER = "birdie-writer"
-# The client tries again for so long; it is less than train.hung_seconds.
+# The client retries for this time; it is less than train.hung_seconds.
 WRITE_SECONDS = 100.0
 _NOT_FOUND, _PRECONDITION_FAILED = 404, 412
-# A part of a long upload that is sent, and tried again, by itself.
+# The size of one part of a long upload, which is sent and retried by itself.
 _PART_BYTES = 16 << 20
 
 
@@ -41,16 +41,16 @@ def find_generation(path: epath.PathLike) -> int:
 def replace_at(
     path: epath.PathLike, generation: int, contents: bytes | Path, seconds: float | None = None
 ) -> int | None:
-    """Replace an object that has this generation, or create one where that is 0.
+    """Replace an object of this generation, or create one if it is 0.
 
     Args:
         path: the object.
-        generation: the generation that is replaced; 0: none.
-        contents: the new contents, or the local file that has them.
-        seconds: how long the client tries again; None: `WRITE_SECONDS`.
+        generation: the generation to replace; 0: none.
+        contents: the new contents, or a local file with them.
+        seconds: how long the client retries; None: `WRITE_SECONDS`.
 
     Returns:
-        The new generation, or None where the object is not replaced, since it had another one.
+        The new generation, or None if the object had another one and was not replaced.
 
     Raises:
         StoreError: the store refuses, or does not answer, or has no such bucket.
@@ -72,7 +72,7 @@ def replace_at(
             raise NoBucketError(errno.EIO, message, os.fspath(path)) from error
         if not _is_status(error, _PRECONDITION_FAILED):
             raise
-        # An answer may have been lost, and the same write been tried again.
+        # An answer may have been lost, and the same write retried.
         return _find_own(path, token)
     return int(blob.generation)
 
@@ -105,13 +105,13 @@ def list_generations(folder: epath.PathLike) -> dict[str, int]:
 
 
 def _blob(path: epath.PathLike, seconds: float | None = None) -> tuple[Any, dict[str, Any]]:
-    """Return an object of the client of Cloud Storage, and how long its requests may take."""
-    # Only here, since it comes with an extra.
+    """Return an object of the client of Cloud Storage, and the time limits of its requests."""
+    # Imported here, because it needs an extra.
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     bucket, _, name = os.fspath(path).partition("://")[2].partition("/")
     with store_errors(path, "opened"):
-        # A fork, and another server, needs connections of its own.
+        # A fork, and another server, need their own connections.
         blob = _client(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST")).bucket(bucket).blob(name)
     retry = DEFAULT_RETRY.with_timeout(WRITE_SECONDS if seconds is None else seconds)
     return blob, {"timeout": REQUEST_SECONDS, "retry": retry}
@@ -126,7 +126,7 @@ def _client(process: int, server: str | None) -> Any:
 
 
 def _find_own(path: epath.PathLike, token: str) -> int | None:
-    """Return the generation of an object that the call with this token has written; None of any other."""
+    """Return the generation of an object if the call with this token wrote it; else None."""
     try:
         with store_errors(path, "read"):
             found = file_system(path).info(os.fspath(path))

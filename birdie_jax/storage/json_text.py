@@ -1,4 +1,4 @@
-"""JSON that a user wrote: an object has each field once, and, on demand, every number is finite."""
+"""Parse JSON of a user: an object has each field once, and, on demand, every number is finite."""
 
 import json
 import math
@@ -10,15 +10,15 @@ from birdie_jax.errors import shown
 
 
 class UnusableJson(ValueError):  # noqa: N818 - a verdict on a text, to which its readers add the file
-    """JSON that nothing here uses; the message says why."""
+    """JSON that cannot be used; the message says why."""
 
 
 class RepeatedField(UnusableJson):
-    """An object has a field twice, and `json` would take the last; the message names it."""
+    """An object has a field twice, and `json` would use the last; the message names it."""
 
 
 class NestedTooDeeply(UnusableJson):
-    """Arrays and objects lie within one another more often than `json` can follow."""
+    """Arrays and objects are nested more deeply than `json` supports."""
 
 
 def parse_json(
@@ -28,13 +28,13 @@ def parse_json(
 
     Args:
         text: the text; bytes are UTF-8, 16 or 32.
-        finite: whether NaN, infinity and numbers beyond float64 are refused, which Python reads and JSON
-            does not have.
-        parse_int: what makes an integer of its digits; default: `int`.
+        finite: whether to refuse NaN, infinity and numbers beyond float64, which Python reads and JSON does
+            not have.
+        parse_int: the function that converts digits to an integer; default: `int`.
 
     Raises:
         UnusableJson: an object has a field twice, or it is nested too deeply.
-        ValueError: it is no JSON, or holds an integer of thousands of digits.
+        ValueError: it is not JSON, or has an integer of thousands of digits.
     """
     finite_alone: dict[str, Any] = {"parse_constant": _finite, "parse_float": _finite} if finite else {}
     try:

@@ -1,7 +1,7 @@
-"""The lines of a run's metrics: one file on a disk, parts of it in a bucket, where nothing can be appended.
+"""The lines of a run's metrics: one file on a disk, and parts in a bucket, where nothing can be appended.
 
-A part is an object `metrics/<number>.jsonl`. The first line of what a start of the run writes says which
-lines before it are taken back, since their steps are run again: `{"continued_from": 400, "again": true}`.
+A part is an object `metrics/<number>.jsonl`. The first line of each start of the run says which earlier
+lines are removed, because their steps run again: `{"continued_from": 400, "again": true}`.
 """
 
 import json
@@ -15,31 +15,31 @@ from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.object_store import is_remote
 from birdie_jax.storage.workdir import Workdir
 
-# What every summary of train steps has, and no line of a hook.
+# A key of every summary of train steps, and of no line of a hook.
 STEP_LINE_KEY = "step_seconds"
 TIME_PREFIX = "time/"
-"""What begins the names of the seconds that a run spent on something, over all its starts."""
+"""The prefix of the scalars with the seconds of each category, over all starts of a run."""
 WALL_CLOCK = "unix_time"
-"""When a line was written, in seconds since 1970."""
+"""The time of a line, in seconds since 1970."""
 CLOCKED_SCALARS = (
     *("tokens_per_second", "host_wait_seconds", STEP_LINE_KEY, "elapsed_seconds", "mfu"),
     *("goodput", WALL_CLOCK, "slowest_process", "slowest_host_seconds", "median_host_seconds"),
 )
-"""What the loop logs of a clock, beside the names with `TIME_PREFIX`."""
+"""The loop's scalars that depend on a clock, in addition to the names with `TIME_PREFIX`."""
 _CONTINUED = "continued_from"
 _AGAIN = "again"
 
 
 def is_clocked(name: str) -> bool:
-    """Return whether a clock measures a scalar: the same run, done again, has another value."""
+    """Return whether a scalar depends on a clock: a repeated run has another value."""
     return name in CLOCKED_SCALARS or name.startswith(TIME_PREFIX)
 
 
 def read_metric_lines(workdir: Workdir) -> list[bytes]:
-    """Return the lines of `metrics.jsonl`, each with its end; of a run in a bucket those of its parts.
+    """Return the lines of `metrics.jsonl`, each with its end; for a run in a bucket those of its parts.
 
-    A workdir that was copied from a disk to a bucket has no parts yet, and one copied from a bucket to a
-    disk may have nothing else. None where nothing was written. Lines that are no metrics are among them.
+    A workdir that was copied from a disk to a bucket has no parts yet, and a copy from a bucket to a disk
+    may have only parts. The result is empty if nothing was written. It includes lines that are not metrics.
 
     Raises:
         OSError: they cannot be read.
@@ -54,7 +54,7 @@ def read_metric_lines(workdir: Workdir) -> list[bytes]:
 
 
 def _lines_of_parts(workdir: Workdir) -> list[bytes] | None:
-    """Return the lines of all parts; None where there is none."""
+    """Return the lines of all parts; None if there is none."""
     parts = metric_parts(workdir)
     lines: list[bytes] = []
     for part in parts:
@@ -63,7 +63,7 @@ def _lines_of_parts(workdir: Workdir) -> list[bytes] | None:
 
 
 def _lines_of_file(workdir: Workdir) -> list[bytes] | None:
-    """Return the lines of `metrics.jsonl`; None where there is none."""
+    """Return the lines of `metrics.jsonl`; None if there is none."""
     try:
         return read_bytes(workdir.metrics).splitlines(keepends=True)
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def _lines_of_file(workdir: Workdir) -> list[bytes] | None:
 
 
 def trained_speed(workdir: Workdir) -> float | None:
-    """Return the tokens a second that a run last logged; None where nothing is known of it.
+    """Return the last logged tokens a second of a run; None if there are none.
 
     Raises:
         OSError: the metrics cannot be read.
@@ -84,7 +84,7 @@ def trained_speed(workdir: Workdir) -> float | None:
 
 
 def has_begun(workdir: Workdir) -> bool:
-    """Tell whether a run has trained a step in a workdir: whether it has saved one, or logged one.
+    """Return whether a run has trained a step in a workdir: it has saved or logged one.
 
     Raises:
         OSError: the workdir cannot be read.
@@ -92,18 +92,18 @@ def has_begun(workdir: Workdir) -> bool:
     if workdir.saved_steps() or exists(workdir.damaged_checkpoints):
         return True
     parsed = [parse_line(line) for line in read_metric_lines(workdir) if _parse_mark(line) is None]
-    # What cannot be read may be of any step.
+    # An unreadable line may belong to any step.
     return any(scalars is None or scalars["step"] > 0 for scalars in parsed)
 
 
 def metric_parts(workdir: Workdir) -> list[epath.Path]:
-    """Return the parts of the metrics of a run that is or was in a bucket, in order."""
+    """Return the metric parts of a run that is or was in a bucket, in order."""
     names = [name for name in list_names(workdir.metrics_parts) if part_number(name) is not None]
     return [workdir.metrics_parts / name for name in sorted(names)]
 
 
 def part_number(name: str) -> int | None:
-    """Return the number of a part by the name of its object, or None if it is something else."""
+    """Return the number of a part from the name of its object, or None if it is not a part."""
     stem, _, suffix = name.partition(".")
     return int(stem) if suffix == "jsonl" and stem.isdigit() else None
 
@@ -114,12 +114,12 @@ def part_name(number: int) -> str:
 
 
 def continued_from(step: int, hooks_run_again: bool) -> bytes:
-    """Return the first line of the first part of a start that goes on from `step`."""
+    """Return the first line of the first part of a start that resumes from `step`."""
     return (json.dumps({_CONTINUED: step, _AGAIN: hooks_run_again}) + "\n").encode()
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the object on a line, or None if it is not one that training writes."""
+    """Return the object on a line, or None if training does not write such a line."""
     try:
         found = parse_json(line)
     except ValueError:
@@ -130,19 +130,19 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 def is_kept(scalars: dict[str, Any], step: int, hooks_run_again: bool) -> bool:
-    """Tell whether a line stays where a run goes on from `step`.
+    """Return whether a line stays when a run resumes from `step`.
 
     Args:
-        scalars: what is on the line.
-        step: the step that the run goes on from.
-        hooks_run_again: whether the hooks that were due at it run once more.
+        scalars: the scalars of the line.
+        step: the step from which the run resumes.
+        hooks_run_again: whether the hooks that were due at it run again.
     """
     of_hook = STEP_LINE_KEY not in scalars
     return scalars["step"] < step or (scalars["step"] == step and not (of_hook and hooks_run_again))
 
 
 def _joined(lines: list[bytes], part: list[bytes]) -> list[bytes]:
-    """Return the lines after those of one more part."""
+    """Return the lines with those of one more part."""
     for line in part:
         mark = _parse_mark(line)
         if mark is None:

@@ -1,11 +1,11 @@
-"""Buckets by URL: which schemes there are, their libraries, and how their failures look to the program.
+"""Buckets by URL: the schemes, their libraries, and the errors of their failures.
 
-`make_path` is how a name that a user gives becomes a path; the functions of `files.py` read and write it.
-Everything a store can do wrong is raised as `StoreError`, an OSError that names the object; the libraries
-have tried again by then, for a minute or two, which is less than `train.hung_seconds`.
+`make_path` converts a user's name to a path; the functions of `files.py` read and write it. Every failure
+of a store raises `StoreError`, an OSError that names the object. The libraries have then retried for a
+minute or two, which is less than `train.hung_seconds`.
 
-gcsfs tries a request 6 times, with pauses of 31 to 36 s together; so long may a store refuse or fail. One
-that takes connections and is silent costs `REQUEST_SECONDS` a try, 126 s in all.
+gcsfs tries a request 6 times, with pauses of 31 to 36 s in total; a store may refuse or fail for this time.
+A store that takes connections and is silent costs `REQUEST_SECONDS` a try, 126 s in all.
 """
 
 import contextlib
@@ -24,26 +24,26 @@ from etils import epath
 from birdie_jax.errors import ConfigError, NoBucketError, StoreError, one_line, shown, without_secrets
 
 REQUEST_SECONDS = 15
-"""How long a store may be silent, or take to be connected to, before a request is tried again."""
+"""How long a store may be silent, or take to connect, before a request is retried."""
 
 TRANSFER_SECONDS = 120.0
-"""How long one request may take as long as something is transferred; it is not tried again after that."""
+"""How long one request may take while it transfers data; it is not retried after that."""
 
-# Scheme -> the module that reads and writes it, and the extra of this package that brings it.
+# Scheme -> the module that reads and writes it, and the extra of this package that installs it.
 _SCHEMES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
 _LIBRARIES = frozenset(
     {"aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "google", "requests", "s3fs", "urllib3"}
 )
-# "gs:/bucket" is a local folder for pathlib, and was meant as "gs://bucket" by everyone who ever wrote it.
+# "gs:/bucket" is a local folder for pathlib, but users mean "gs://bucket".
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _URL = re.compile(r"https?://\S+")
-# How gcsfs says that a request is refused; the address follows, and on the next line the store's own words.
+# gcsfs's words for a refused request; the address follows, and the store's own words on the next line.
 _REFUSALS = ("Forbidden:", "Bad Request:")
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Tell whether `path` names an object of a store (`gs://...`) instead of a local file."""
+    """Return whether `path` names an object of a store (`gs://...`) instead of a local file."""
     return "://" in os.fspath(path)
 
 
@@ -51,9 +51,9 @@ def make_path(name: epath.PathLike) -> epath.Path:
     """Return the path of a file or folder that a user names, on a disk or in a bucket.
 
     Raises:
-        ConfigError: the name is a URL of another kind than `gs://bucket/...` and `s3://bucket/...`, or one
-            with a single slash, which would be a local folder, or the library for it is not installed; says
-            which extra brings it.
+        ConfigError: the name is a URL other than `gs://bucket/...` and `s3://bucket/...`, or has a single
+            slash, which would be a local folder, or the library for it is not installed. The message names
+            the extra to install.
     """
     text = os.fspath(name)
     if _ONE_SLASH.match(text):
@@ -77,7 +77,7 @@ def make_path(name: epath.PathLike) -> epath.Path:
 
 
 def absolute(path: epath.Path) -> epath.Path:
-    """Return a path that means the same in any working directory, as orbax asks for; a URL does already."""
+    """Return a path that does not depend on the working directory, as orbax requires; a URL never does."""
     return path if is_remote(path) else epath.Path(os.path.abspath(path))
 
 
@@ -94,7 +94,7 @@ def file_system(path: epath.PathLike) -> Any:
 
 @contextlib.contextmanager
 def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
-    """Raise what the library of a store raises as the error of the system that it stands for.
+    """Raise the errors of a store's library as the equivalent errors of the system.
 
     Args:
         path: the object, named in the error.
@@ -102,9 +102,8 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
 
     Raises:
         FileNotFoundError: there is no such object in the bucket.
-        FileExistsError: there is one already, where there must be none.
-        StoreError: there is no such bucket, or anything else that the store or the network says, after
-            trying again.
+        FileExistsError: the object exists, where there must be none.
+        StoreError: there is no such bucket, or the store or the network fails after retries.
     """
     name = without_secrets(os.fspath(path))
     try:
@@ -112,7 +111,7 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
     except FileExistsError as error:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
     except FileNotFoundError as error:
-        # Nothing else is missing where something is written; for the rest the answers are the same.
+        # Only the bucket can be missing for a write; for other operations the answers are the same.
         if doing == "written" or not _has_bucket(path, doing):
             bucket = name.partition("://")[2].partition("/")[0]
             message = f"cannot be {doing}: there is no bucket {bucket}"
@@ -129,7 +128,7 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
 def find_first(path: epath.PathLike) -> str | None:
     """Return the first, by name, of the objects whose names begin with that of `path`, or None.
 
-    It costs one request, and tells a bucket that is not there from an empty one. Call it within
+    It costs one request, and distinguishes a missing bucket from an empty one. Call it within
     `store_errors`.
 
     Returns:
@@ -137,7 +136,7 @@ def find_first(path: epath.PathLike) -> str | None:
 
     Raises:
         FileNotFoundError: there is no such bucket.
-        Exception: what the library of the store raises.
+        Exception: the error of the store's library.
     """
     scheme, _, rest = os.fspath(path).partition("://")
     bucket, _, prefix = rest.partition("/")
@@ -158,12 +157,12 @@ def find_first(path: epath.PathLike) -> str | None:
 
 
 def begin_upload(path: epath.PathLike) -> None:
-    """Begin to write an object in parts, and give it up: the store says whether it may be written.
+    """Begin to write an object in parts, and cancel: the store reports whether it may be written.
 
-    No object is made, and one of that name stays as it is. Call it within `store_errors`.
+    No object is made, and an object of that name does not change. Call it within `store_errors`.
 
     Raises:
-        Exception: what the library of the store raises.
+        Exception: the error of the store's library.
     """
     scheme, _, rest = os.fspath(path).partition("://")
     bucket, _, name = rest.partition("/")
@@ -172,19 +171,19 @@ def begin_upload(path: epath.PathLike) -> None:
         begun = store.call_s3("create_multipart_upload", Bucket=bucket, Key=name)
         store.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=begun["UploadId"])
         return
-    # One that gets no part is forgotten by itself; its address alone could be cancelled.
+    # The store drops an upload without parts by itself; only its address could be cancelled.
     address = store.base.replace("/storage/", "/upload/storage/") + "b/{}/o"
     store.call("POST", address, bucket, uploadType="resumable", name=name, json={"name": name})
 
 
 def _has_bucket(path: epath.PathLike, doing: str) -> bool:
-    """Tell whether there is the bucket in which something was not found."""
+    """Return whether the bucket of a missing object exists."""
     try:
         find_first(path)
     except FileNotFoundError:
         return False
     except Exception as error:
-        # Who may read what is there and list nothing has been told the truth.
+        # Without the right to list, the answer about a missing object is correct.
         if isinstance(error, PermissionError) or str(error).startswith("Forbidden:"):
             return True
         if not is_of_store(error):
@@ -196,9 +195,9 @@ def _has_bucket(path: epath.PathLike, doing: str) -> bool:
 
 def _prepare(scheme: str) -> None:
     module, extra = _SCHEMES[scheme]
-    # Asking what kind of bucket it is takes a right that reading and writing do not take.
+    # A query of the bucket's type needs a right that reading and writing do not need.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    # With TensorFlow installed, epath would go through its file system, and remember listings.
+    # With TensorFlow installed, epath would use its file system, and cache listings.
     os.environ.setdefault("EPATH_USE_TF", "0")
     try:
         importlib.import_module(module)
@@ -207,34 +206,34 @@ def _prepare(scheme: str) -> None:
             f"{scheme}://: needs {module}, which is not installed; install birdie-jax with its extra: "
             f"pip install 'birdie-jax[{extra}]'"
         ) from error
-    # What another process writes has to be seen: listings are remembered for ever otherwise.
+    # Writes of another process must be visible: fsspec's cache of listings never expires.
     options: dict[str, Any] = {"use_listings_cache": False}
     if scheme == "gs":
-        # A limit of the whole request would not be tried again, and would end long transfers.
+        # A request that exceeds a limit of its whole time is not retried, and long transfers would end.
         timeout = importlib.import_module("aiohttp").ClientTimeout
         options["requests_timeout"] = timeout(
             total=TRANSFER_SECONDS, sock_connect=REQUEST_SECONDS, sock_read=REQUEST_SECONDS
         )
     for name, value in options.items():
         fsspec.config.conf.setdefault("gcs" if scheme == "gs" else scheme, {}).setdefault(name, value)
-    # It prints tracebacks of what is raised to its caller as well.
+    # It also prints tracebacks of exceptions that it raises.
     logging.getLogger(module).setLevel(logging.CRITICAL)
-    # It warns of each place without credentials; a request that needs them says so itself.
+    # It warns about each place without credentials; a request that needs them reports this itself.
     logging.getLogger("google.auth").setLevel(logging.ERROR)
 
 
 def is_of_store(error: Exception) -> bool:
-    """Tell whether an exception is one of a store's library or of the network, and no mistake here."""
+    """Return whether an exception comes from a store's library or the network, and not from a bug here."""
     if isinstance(error, OSError):
         return True
     if type(error).__module__.partition(".")[0] in _LIBRARIES:
         return True
-    # gcsfs raises these of an answer that it does not know.
+    # gcsfs raises these for an unknown answer.
     return isinstance(error, ValueError | RuntimeError | TimeoutError) and "Bad Request" in str(error)
 
 
 def in_words(error: BaseException) -> str:
-    """Return what a store says, on one line, without the addresses of its interface."""
+    """Return a store's message on one line, without the addresses of its interface."""
     lines = [line.strip() for line in without_secrets(str(error)).splitlines()]
     if lines and lines[0].startswith(_REFUSALS):
         kind = "no permission" if lines[0].startswith("Forbidden") else "bad request"

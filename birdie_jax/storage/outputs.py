@@ -1,4 +1,4 @@
-"""What a command writes, checked before it works: it overwrites nothing of worth, and can be written."""
+"""Check a command's outputs before it works: they overwrite nothing of value, and can be written."""
 
 import fnmatch
 import glob
@@ -16,18 +16,19 @@ from birdie_jax.storage.files import PARTIAL_SUFFIX, list_names, prove_writable
 from birdie_jax.storage.object_store import is_remote, make_path
 from birdie_jax.storage.workdir import Workdir
 
-# What a folder has two of if it is a run's, or an exported model's, and what such a model has beside them.
+# The folder of a run or an exported model has two of these names; such a model also has the weights.
 _MARKS = frozenset({"config.json", "tokenizer.model", "checkpoints", "metrics.jsonl"})
 _WEIGHTS = "model.safetensors"
 
 
 class Input(NamedTuple):
-    """What a command reads.
+    """An input of a command.
 
     Attributes:
         flag: the flag that names it, for messages: `--context_file`.
         path: the file, folder or glob, or its URL.
-        all_files: whether every file below it is read, if it is a folder, and not some of certain names.
+        all_files: whether the command reads every file below it, if it is a folder, or only files of some
+            names.
     """
 
     flag: str
@@ -36,7 +37,7 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a command writes.
+    """An output of a command.
 
     Attributes:
         flag: the flag that names it, for messages: `--json`.
@@ -53,18 +54,18 @@ class Output(NamedTuple):
 
 
 def check_outputs(outputs: Sequence[Output], inputs: Sequence[Input] = ()) -> None:
-    """Check, before a command works, that it overwrites nothing and can write all that it has to.
+    """Check, before a command works, that it overwrites nothing and can write its outputs.
 
-    Nothing is left behind, whether an output is refused or not.
+    The check leaves nothing behind.
 
     Args:
-        outputs: what the command writes.
-        inputs: what it reads.
+        outputs: the outputs of the command.
+        inputs: its inputs.
 
     Raises:
-        ConfigError: an output is also read, or written under another flag, whatever it is called there; or
-            has the name of a file of a run or an exported model, or is within a folder that is read; or
-            cannot be written. The message names the flag.
+        ConfigError: an output is also an input, or the output of another flag, under any name; or it is a
+            file of a run or an exported model, or within a folder that is read; or it cannot be written.
+            The message names the flag.
     """
     for output in outputs:
         check_place(output, inputs)
@@ -104,7 +105,7 @@ def check_place(output: Output, inputs: Sequence[Input] = ()) -> None:
 
 
 def check_writable(output: Output) -> None:
-    """Check that an output can be written, as far as that shows before it is; nothing is left behind.
+    """Check that an output can be written, as far as this is visible before; leave nothing behind.
 
     Raises:
         ConfigError: it cannot; the message names the flag.
@@ -136,18 +137,18 @@ def _written(output: Output) -> list[epath.Path]:
     path = make_path(output.path)
     if output.kind == "folder":
         return [path / name for name in output.files]
-    # Of the root folder there is no other name; that it is a folder is said where it is checked.
+    # The root folder has no other name; the check reports that it is a folder.
     if output.kind == "lines" or is_remote(path) or not path.name:
         return [path]
-    # What it is called until it is whole.
+    # The second name is that of the file until it is whole.
     return [path, path.with_name(path.name + PARTIAL_SUFFIX)]
 
 
 def _reads(read: Input, path: epath.Path) -> bool:
-    """Return whether what is written to `path` is read."""
+    """Return whether an input reads `path`."""
     if is_remote(path) or is_remote(read.path):
         return fnmatch.fnmatchcase(os.fspath(path), os.fspath(read.path).rstrip("/"))
-    # What is written to a terminal or a pipe takes the place of nothing.
+    # A write to a terminal or a pipe replaces nothing.
     if not (os.path.isfile(path) or os.path.isdir(path)):
         return False
     name = os.fspath(read.path)
@@ -156,7 +157,7 @@ def _reads(read: Input, path: epath.Path) -> bool:
 
 
 def _is_same(one: epath.PathLike, other: epath.PathLike) -> bool:
-    """Return whether two names are of one file, through links, relative paths and URLs."""
+    """Return whether two names mean one file, through links, relative paths and URLs."""
     if is_remote(one) or is_remote(other):
         return os.fspath(one) == os.fspath(other)
     if not _names(one).isdisjoint(_names(other)):
@@ -168,7 +169,7 @@ def _is_same(one: epath.PathLike, other: epath.PathLike) -> bool:
 
 
 def _names(path: epath.PathLike) -> set[str]:
-    """Return the absolute names of a local path: where it is, and where it points if it is a link."""
+    """Return the absolute names of a local path: its own, and its target if it is a link."""
     folder, name = os.path.split(os.fspath(path))
     return {os.path.join(os.path.realpath(folder), name), os.path.realpath(path)}
 
@@ -182,9 +183,9 @@ def _is_within(path: epath.PathLike, folder: epath.PathLike) -> bool:
 
 
 def _owner(path: epath.Path) -> epath.Path | None:
-    """Return the folder of a run or an exported model that has a file, or a folder above it, of this name.
+    """Return the folder of a run or an exported model that owns a path or one of its parents.
 
-    A folder of a user's own may have one such name, but hardly two.
+    A user's own folder may have one such name, but hardly two.
     """
     places = [path] if is_remote(path) else sorted(map(epath.Path, _names(path)))
     names = Workdir("").names() | {_WEIGHTS}
@@ -206,7 +207,7 @@ def _names_in(folder: epath.Path) -> list[str]:
 
 @contextmanager
 def _folder(path: Path, where: str) -> Iterator[None]:
-    """Make a local folder with those above it, and remove in the end what was not there."""
+    """Make a local folder and its parents, and remove the new ones at the end."""
     missing = [part for part in (path, *path.parents) if not os.path.lexists(part)]
     present = path if not missing else missing[-1].parent
     if not present.is_dir():
@@ -227,7 +228,7 @@ def _folder(path: Path, where: str) -> Iterator[None]:
 
 
 def _check_file(path: epath.Path, where: str) -> None:
-    """Check a file that is written as a whole."""
+    """Check a file that is written whole."""
     if not is_remote(path):
         if os.path.isdir(path):
             raise ConfigError(f"{where}: found a folder; allowed: a file")
@@ -238,13 +239,13 @@ def _check_file(path: epath.Path, where: str) -> None:
 
 
 def _check_lines(path: epath.Path, where: str) -> None:
-    """Check a file to which lines are added."""
+    """Check a file to which lines are appended."""
     if is_remote(path):
         raise ConfigError(f"{where}: found a URL; allowed: a file of this machine")
     local = Path(path)
     if local.is_dir():
         raise ConfigError(f"{where}: found a folder; allowed: a file")
-    # It would wait for a reader, perhaps for ever; a shell's own pipes, as /dev/fd/63, have one.
+    # It could wait for a reader for ever; a shell's own pipes, such as /dev/fd/63, have one.
     if local.is_fifo() and not str(local).startswith("/dev/"):
         raise ConfigError(f"{where}: found a named pipe; allowed: a file")
     _check_parent(path, where)

@@ -1,10 +1,11 @@
-"""Plain values (what JSON and configuration files hold) as typed Python, and back.
+"""Convert plain values (of JSON and configuration files) to typed Python, and back.
 
-One place checks types, for every file and configuration that is read: an error names the field by its
-path, what was found, and what is allowed.
+This module checks the types of every file and configuration. An error names the field by its path, what was
+found, and what is allowed.
 
-It is our own since pydantic makes it longer: in its strict mode a list is no tuple, a mapping no dataclass
-and an integer of NumPy no int, in its lax mode "3" is an int, and in both a field with a default may lack.
+It does not use pydantic. In pydantic's strict mode a list is not a tuple, a mapping is not a dataclass and
+a NumPy integer is not an int. In its lax mode "3" is an int. In both modes a field with a default may be
+missing.
 """
 
 import math
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 from birdie_jax.errors import nearest_first, one_line, shown
 from birdie_jax.storage.bounds import Rule
 
-# Key of a dataclass field's metadata: the name that the field has in files, where that is another one.
+# Key of a dataclass field's metadata: the name of the field in files, if it differs.
 FILE_KEY = "file_key"
 
 Refuse = Callable[[str], Exception]
@@ -27,20 +28,20 @@ Refuse = Callable[[str], Exception]
 def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
     """Return the plain `value` as `kind`.
 
-    A kind is a dataclass (from a mapping with exactly its fields), None, bool, int, float (an integer
-    serves, NaN and infinity do not), str, a `typing.Literal`, a tuple of one kind (`tuple[int, ...]`) or of
-    several, a list, a dict with str keys, a union of these, one of them that is `Annotated` with a `Rule`,
-    `Any`, or another class, of which `value` has to be an instance already.
+    A kind is a dataclass (from a mapping with exactly its fields), None, bool, int, float (also from an
+    integer; not NaN or infinity), str, a `typing.Literal`, a tuple of one kind (`tuple[int, ...]`) or of
+    several, a list, a dict with str keys, a union of these, one of them with a `Rule` in `Annotated`,
+    `Any`, or another class, if `value` is an instance of it.
 
     Args:
-        kind: the type that is wanted.
+        kind: the wanted type.
         value: the plain value: a mapping, a list or tuple, a str, a number, a bool or None.
         where: the path of the value, for messages: `config.model`, or a file's name.
-        error: the class of the exception that is raised.
+        error: the class of the exception.
 
     Raises:
-        Exception: an instance of `error`: the value, or one inside it, is not of its kind or breaks a rule
-            of it, or a mapping has an unknown field or lacks one.
+        Exception: an instance of `error`: the value, or one inside it, has the wrong kind or breaks a rule,
+            or a mapping has an unknown field or lacks one.
     """
     if typing.get_origin(kind) is Annotated:
         return _parse_annotated(kind, value, where, error)
@@ -81,7 +82,7 @@ def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Return dataclasses as dicts and tuples as lists, for JSON: what `parse_typed` reads back."""
+    """Return dataclasses as dicts and tuples as lists, for JSON; `parse_typed` reads them back."""
     if is_dataclass(value) and not isinstance(value, type):
         return {file_key(field): to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, list | tuple):
@@ -92,7 +93,7 @@ def to_plain(value: Any) -> Any:
 
 
 def describe_type(kind: Any) -> str:
-    """Return how messages name a kind: `int or None`, `[float, float]`, `a list of int`."""
+    """Return the name of a kind in messages: `int or None`, `[float, float]`, `a list of int`."""
     if typing.get_origin(kind) is Annotated:
         return describe_type(typing.get_args(kind)[0])
     options = _union_options(kind)
@@ -114,14 +115,14 @@ def describe_type(kind: Any) -> str:
 
 
 def inner_path(where: str, key: object) -> str:
-    """Return the path of what a mapping at `where` has under `key`, short enough for a message."""
+    """Return the path of the value of `key` in a mapping at `where`, short enough for a message."""
     if isinstance(key, str) and one_line(key, 80) == key:
         return f"{where}.{key}"
     return f"{where}[{shown(key, 80)}]"
 
 
 def is_finite(number: Any) -> bool:
-    """Tell whether a number is finite as a float: a larger integer than any float is not."""
+    """Return whether a number is finite as a float: an integer larger than any float is not."""
     try:
         return math.isfinite(number)
     except OverflowError:
@@ -138,7 +139,7 @@ def _parse_annotated(kind: Any, value: Any, where: str, error: Refuse) -> Any:
 
 
 def _allowed_by_rules(rules: Iterable[object], parsed: Any) -> str | None:
-    """Return what the first rule that `parsed` breaks allows instead; None where it breaks none."""
+    """Return what the first broken rule allows instead; None if `parsed` breaks none."""
     broken = (rule.allowed_instead(parsed) for rule in rules if isinstance(rule, Rule))
     return next((allowed for allowed in broken if allowed is not None), None)
 
@@ -177,12 +178,12 @@ def _parse_sequence(kind: Any, value: Any, where: str, error: Refuse) -> Any:
 
 
 class _NotThisOption(Exception):  # noqa: N818 - a verdict on one option, never seen by callers
-    """The value is not of one kind of a union."""
+    """The value does not match one kind of a union."""
 
 
 def _parse_union(options: tuple[Any, ...], value: Any, where: str, error: Refuse) -> Any:
     for option in options:
-        # A single dataclass beside None is what a mapping is meant for: its own errors say more.
+        # A mapping is meant for a single dataclass next to None, whose own errors say more.
         is_only_section = is_dataclass(option) and isinstance(value, Mapping)
         if is_only_section and sum(is_dataclass(other) for other in options) == 1:
             return parse_typed(option, value, where, error)
@@ -197,7 +198,7 @@ def _parse_union(options: tuple[Any, ...], value: Any, where: str, error: Refuse
 
 
 def _allowed_of_option(option: Any, value: Any) -> str:
-    """Return what one kind of a union allows: the rule that a value of its type breaks, or the type."""
+    """Return what one kind of a union allows: the broken rule for a value of its type, else the type."""
     if typing.get_origin(option) is Annotated:
         plain_kind, *rules = typing.get_args(option)
         try:

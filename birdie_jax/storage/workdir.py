@@ -1,4 +1,4 @@
-"""The folder of a run: the one place that knows the names of its files and who may write them."""
+"""The folder of a run: the names of its files, and the checks before a run writes them."""
 
 import contextlib
 import json
@@ -24,12 +24,12 @@ from birdie_jax.storage import (
 )
 from birdie_jax.storage.json_text import parse_json
 
-# By which orbax marks a checkpoint in a bucket as whole: its folder has its name from the start.
+# orbax marks a whole checkpoint in a bucket with this file: its folder has its name from the start.
 WHOLE_MARK = "commit_success.txt"
-# What the configuration of every run has, since there are runs.
+# The sections that the configuration of every version has.
 _SECTIONS = ("batching", "data", "model", "optimizer", "train")
-# What may differ when a run resumes: it changes neither the batches nor the arithmetic (a mesh: only its
-# rounding), or says which steps are skipped from there.
+# The fields that may differ when a run resumes: they change neither the batches nor the arithmetic (a mesh
+# changes only rounding), or choose the steps to skip from there.
 FREE_FIELDS = frozenset(
     {
         "batching.prefetch",
@@ -66,7 +66,7 @@ FREE_FIELDS = frozenset(
 
 
 class Workdir:
-    """Every file that a run owns, by its name; what is written here is written whole or not at all.
+    """Every file of a run, by its name; files are written whole or not at all.
 
     Attributes:
         root: the folder itself.
@@ -100,52 +100,52 @@ class Workdir:
 
     @property
     def arms(self) -> epath.Path:
-        """The objective arms of the run with an example of each, JSON; only of a run that has arms."""
+        """The objective arms of the run with an example of each, JSON; only for a run with arms."""
         return self.root / "arms.json"
 
     @property
     def corpora(self) -> epath.Path:
-        """What the run reads of each corpus, JSON; only of a run with several."""
+        """The shares of each corpus in the run, JSON; only for a run with several."""
         return self.root / "corpora.json"
 
     @property
     def samples(self) -> epath.Path:
-        """What the run predicted of held-out examples at its end, JSON."""
+        """The run's predictions on held-out examples at its end, JSON."""
         return self.root / "samples.json"
 
     @property
     def run_id(self) -> epath.Path:
-        """What trackers know the run by; only of a run with trackers."""
+        """The identity of the run for trackers; only for a run with trackers."""
         return self.root / "run_id"
 
     @property
     def metrics(self) -> epath.Path:
-        """What was logged, one JSON object a line."""
+        """The logged metrics, one JSON object a line."""
         return self.root / "metrics.jsonl"
 
     @property
     def metrics_parts(self) -> epath.Path:
-        """The folder of what was logged in a bucket, where no file can be appended to."""
+        """The folder of the metrics in a bucket, where no file can be appended to."""
         return self.root / "metrics"
 
     @property
     def summary(self) -> epath.Path:
-        """What is known at the end of the run, JSON."""
+        """The summary at the end of the run, JSON."""
         return self.root / "summary.json"
 
     @property
     def starts(self) -> epath.Path:
-        """What ran at each start of the run, JSON; see `start_record.py`."""
+        """The program and machine of each start of the run, JSON; see `start_record.py`."""
         return self.root / "starts.json"
 
     @property
     def scan(self) -> epath.Path:
-        """The implementation of the scan, where a device has several, with what was measured, JSON."""
+        """The implementation of the scan, if a device has several, with its measurements, JSON."""
         return self.root / "scan.json"
 
     @property
     def remat(self) -> epath.Path:
-        """What blocks keep for the gradient, where `model.remat` leaves the choice to the program, JSON."""
+        """What blocks keep for the gradient, if `model.remat` is automatic, JSON."""
         return self.root / "remat.json"
 
     @property
@@ -160,12 +160,12 @@ class Workdir:
 
     @property
     def damaged_checkpoints(self) -> epath.Path:
-        """The folder of checkpoints that were found damaged and set aside."""
+        """The folder of damaged checkpoints."""
         return self.root / "damaged_checkpoints"
 
     @property
     def evaluations(self) -> epath.Path:
-        """The folder of what `evaluate` found, a folder for each step."""
+        """The folder of the results of `evaluate`, a folder for each step."""
         return self.root / "evaluations"
 
     def evaluation(self, step: int, name: str) -> epath.Path:
@@ -183,20 +183,20 @@ class Workdir:
 
     @property
     def stacks(self) -> epath.Path:
-        """The folder of the stacks that processes dumped when one was lost or hung."""
+        """The folder of the stacks of processes when one was lost or hung."""
         return self.root / "stacks"
 
     def stacks_of(self, process: int) -> epath.Path:
-        """Return the file of the stacks that a process dumped."""
+        """Return the file of the stacks of a process."""
         return self.stacks / f"process_{process}.txt"
 
     @property
     def lease(self) -> epath.Path:
-        """Who trains here at the moment, JSON; see `lease.py`."""
+        """The current trainer of the run, JSON; see `lease.py`."""
         return self.root / "lease.json"
 
     def sharing_probe(self, token: str) -> epath.Path:
-        """Return the file by which processes look whether they share the folder."""
+        """Return the file with which processes check that they share the folder."""
         return self.root / f".sharing-probe-{token}"
 
     def _folders(self) -> tuple[epath.Path, ...]:
@@ -214,18 +214,18 @@ class Workdir:
         )
 
     def names(self) -> frozenset[str]:
-        """Return the names of what a run writes, below its folder."""
+        """Return the names of a run's files and folders, below its folder."""
         return frozenset(path.name for path in (*self._folders(), *self._files()))
 
     def make(self) -> None:
-        """Make the folder, and check that what it holds already is of the right kinds.
+        """Make the folder, and check the kinds of existing files and folders in it.
 
         Raises:
-            ConfigError: it cannot be made, or has a file in the place of a folder or the reverse.
+            ConfigError: it cannot be made, or has a file in place of a folder or the reverse.
         """
         try:
             if is_remote(self.root):
-                # A bucket has no folders; that it can be read shows before anything else is done.
+                # A bucket has no folders; this checks first that it can be read.
                 list_names(self.root)
                 return
             make_folders(self.root)
@@ -233,7 +233,7 @@ class Workdir:
                 if os.path.lexists(folder) and not folder.is_dir():
                     raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")
             for file in self._files():
-                # A pipe would keep its reader waiting.
+                # A reader would wait for a pipe.
                 if os.path.lexists(file) and not os.path.isfile(file):
                     raise ConfigError(f"{file}: is no file; allowed: a file, or nothing")
         except OSError as error:
@@ -249,7 +249,7 @@ class Workdir:
             folder.mkdir(parents=True, exist_ok=True)
 
     def saved_steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are whole, in order.
+        """Return the steps of the whole checkpoints, in order.
 
         Raises:
             OSError: the folder cannot be listed.
@@ -262,11 +262,11 @@ class Workdir:
         return sorted(map(int, names))
 
     def last_good(self) -> str:
-        """Return the newest whole checkpoint in words, for messages, also while the store is failing."""
+        """Return the newest whole checkpoint in words, for messages, also while the store fails."""
         try:
             steps = self.saved_steps()
         except OSError:
-            return f"not known, since {self.root} cannot be listed"
+            return f"unknown, because {self.root} cannot be listed"
         return f"step {steps[-1]}" if steps else "none"
 
     def claim(
@@ -277,28 +277,27 @@ class Workdir:
         begun: bool = True,
         movable: Callable[[Mapping[str, Any], Mapping[str, Any]], Container[str]] = lambda *_: (),
     ) -> None:
-        """Check that what is in the folder belongs to a run of `config`, and write `config` into it.
+        """Check that the folder belongs to a run of `config`, and write `config` into it.
 
-        A field that the run's own configuration lacks was added since: it had the default. One that is
-        known no more is left out. Both are said. A run that has not begun makes way for any other, which
-        is said too.
+        A field that the run's own configuration lacks was added later, and has the default. An unknown
+        field is ignored. Another run may replace a run that has not begun. Each case logs a warning.
 
         Args:
-            config: nested dictionaries, as JSON has them.
-            defaults: the same of a configuration in which nothing was set.
+            config: the configuration as nested dictionaries, as in JSON.
+            defaults: the default configuration, in the same form.
             begun: whether the run in the folder, if there is one, has trained a step, see `has_begun`. If
                 not, its tokenizer, text and arms are removed; the caller holds the lease.
-            movable: (the run's configuration, `config`), both flat -> the fields that may differ beside
-                `FREE_FIELDS`.
+            movable: (the run's configuration, `config`), both flat -> the fields that may differ in
+                addition to `FREE_FIELDS`.
 
         Raises:
-            ConfigError: the folder holds a run of another configuration (names every field that differs),
-                or its config.json cannot be read, is no configuration, or is missing beside checkpoints, or
-                the folder cannot be made.
+            ConfigError: the folder holds a run of another configuration (the message names every field that
+                differs); its config.json cannot be read, is not a configuration, or is missing although
+                there are checkpoints; or the folder cannot be made.
         """
         self.make()
         default = flat(json.loads(json.dumps(defaults)))
-        # A dictionary whose names are the user's, such as objectives.arms, is one field.
+        # A dictionary with the user's names as keys, such as objectives.arms, is one field.
         free_form = {name for name, value in default.items() if value == {}}
         wanted = flat(json.loads(json.dumps(config)), free_form)
         found = self._read_config()
@@ -310,7 +309,7 @@ class Workdir:
             before = {name: value for name, value in before.items() if name in wanted}
             before |= {name: default[name] for name in added}
             differing = {
-                name: f"config.{name}: the run has {shown(one)}, asked for is {shown(other)}"
+                name: f"config.{name}: the run has {shown(one)}, the command has {shown(other)}"
                 for name, one, other in differences(before, wanted)
                 if name not in FREE_FIELDS
             }
@@ -325,7 +324,7 @@ class Workdir:
                 logging.warning("%s: %s", self.root, text)
             if changed:
                 logging.warning(
-                    "%s: held a run of another configuration that ended before its first step; this one "
+                    "%s: held a run of another configuration that ended before its first step; this run "
                     "takes its place: %s",
                     self.root,
                     "; ".join(changed),
@@ -333,7 +332,7 @@ class Workdir:
             for name in changed_extensions(before.get("imports") or ()):
                 logging.warning("%s: the code of %s has changed since the last start", self.config, name)
             if not begun:
-                # They are of the text or the source of that run, which may be what was corrected.
+                # They depend on the text or the source of that run, which may have been corrected.
                 self.remove_claim()
             for name in added:
                 logging.warning(
@@ -343,11 +342,11 @@ class Workdir:
                     default[name],
                 )
             for name in removed:
-                logging.warning("%s: config.%s is known no more, and left out", self.config, name)
+                logging.warning("%s: unknown field config.%s; ignored", self.config, name)
         self.write(self.config, config)
 
     def remove_claim(self) -> None:
-        """Remove what a run leaves that has trained no step; the caller holds the lease.
+        """Remove the files of a run that has trained no step; the caller holds the lease.
 
         Raises:
             OSError: a file cannot be removed.
@@ -362,23 +361,23 @@ class Workdir:
                 os.rmdir(self.root)
 
     def keep_text(self, sha256: str, place: str) -> None:
-        """Check that the run's text is the one of before, and write down which it is.
+        """Check that the run's text has not changed, and record its identity.
 
         Args:
             sha256: the identity of the prepared text.
             place: where it is, for people.
 
         Raises:
-            ConfigError: the run was begun with other text, or text.json cannot be read.
+            ConfigError: the run began with other text, or text.json cannot be read.
         """
         found = self._read_object(self.text)
         if found is not None and found.get("sha256") != sha256:
             raise ConfigError(
                 f"{self.root}: holds a run on other text, {found.get('place')} (identity "
-                f"{found.get('sha256')}); found {place} (identity {sha256}); give it that text by "
+                f"{found.get('sha256')}); found {place} (identity {sha256}); give it that text with "
                 "--config.data.prepared, or use another workdir and --config.init.from"
             )
-        # Checkpoints know their text themselves, and would be contradicted if this is another.
+        # Checkpoints have the identity of their text, which may differ from this text.
         if found is None and not self.saved_steps():
             self.write(self.text, {"sha256": sha256, "place": place})
 
@@ -391,11 +390,11 @@ class Workdir:
         write_whole(path, text.encode())
 
     def _read_config(self) -> dict[str, Any] | None:
-        """Return config.json, or None if there is none, and no checkpoint whose run it could describe."""
+        """Return config.json, or None if there is neither a config.json nor a checkpoint."""
         found = self._read_object(self.config)
         if found is None and (self.saved_steps() or exists(self.damaged_checkpoints)):
             raise ConfigError(
-                f"{self.config}: not found, and there are checkpoints, of another configuration perhaps; "
+                f"{self.config}: missing, but there are checkpoints, perhaps of another configuration; "
                 "put the run's config.json back, or use another workdir"
             )
         return found
@@ -414,7 +413,7 @@ class Workdir:
 
 
 def check_configuration(found: Mapping[str, Any], path: epath.PathLike) -> None:
-    """Check that what a config.json holds is the configuration of a run, of whatever version.
+    """Check that a config.json holds the configuration of a run, of any version.
 
     Raises:
         ConfigError: it lacks a section that all versions have.

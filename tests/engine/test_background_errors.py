@@ -1,4 +1,4 @@
-"""What orbax's threads print of a failure that the run tells itself is left out, and nothing else."""
+"""Only the output of orbax's threads about a failure that the run reports itself is suppressed."""
 
 import logging
 import sys
@@ -33,7 +33,7 @@ def as_before(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "message", "told"),
+    ("name", "path", "message", "passed"),
     [
         ("absl", ORBAX, "thread raised an exception", False),
         ("asyncio", HERE, "Future exception was never retrieved", False),
@@ -41,11 +41,11 @@ def as_before(monkeypatch):
         ("absl", HERE, "our own words", True),
     ],
 )
-def test_log_records(name, path, message, told):
+def test_log_records(name, path, message, passed):
     error = OSError(28, "No space left on device")
     assert passes(name, path, message, error=error)
     with told_once():
-        assert passes(name, path, message, error=error) == told
+        assert passes(name, path, message, error=error) == passed
         assert passes(name, path, message, level=logging.WARNING)
         assert passes("absl", path, "an error without a traceback")
     assert passes(name, path, message, error=error)

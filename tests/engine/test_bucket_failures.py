@@ -1,4 +1,4 @@
-"""Whole runs in a bucket of a store that fails: told in a line, nothing saved lost, and the same end."""
+"""Whole runs in a bucket of a failing store: one line of error, no loss of saved steps, the same end."""
 
 import re
 import secrets
@@ -62,11 +62,11 @@ class Store(NamedTuple):
         self.proxy.heal()
         assert status == 1, stdout + stderr
         assert "Traceback" not in stdout + stderr and SECRET not in stdout + stderr
-        return told("train", stderr)
+        return error_line("train", stderr)
 
 
-def told(verb, stderr):
-    """Return the one line by which a command ends; before it are warnings at most, a line each."""
+def error_line(verb, stderr):
+    """Return the last line of a command's output, which may follow only warnings of one line each."""
     *others, line = stderr.splitlines()
     assert line.startswith(f"birdie_jax.{verb}: ") and len(line) < 1000
     assert all(re.search(_WARNINGS, other) for other in others), others
@@ -213,7 +213,7 @@ def test_a_bucket_that_is_not_there_is_named_by_every_command(store, url, verb, 
     given = [flag.format(url=url, text=store.text) for flag in flags]
     status, stdout, stderr = store.verbs.run(verb, *given)
     assert status == 2, stdout + stderr
-    line = told(verb, stderr)
+    line = error_line(verb, stderr)
     assert NOWHERE in line and "there is no bucket no-such-bucket-1" in line
 
 

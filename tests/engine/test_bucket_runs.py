@@ -37,7 +37,7 @@ def test_no_such_bucket(gcs_server):
 
 
 def starts(numbers: random.Random):
-    """Return starts of a run: the step that each goes on from, hooks again, what it logs, its end."""
+    """Return starts of a run: the step from which each resumes, hooks again, what it logs, its end."""
     first, done = 0, 0
     for _ in range(4):
         again = numbers.random() < 0.5
@@ -61,7 +61,7 @@ def test_metrics_of_a_killed_run_read_like_those_on_a_disk(workdir, tmp_path, se
                 file.write(step, {"loss": step + first / 10, **CLOCK})
                 if step % 2 == 0:
                     file.write(step, {"task/accuracy": float(first)})
-                # As before a checkpoint, from which alone a run goes on.
+                # As before a checkpoint: a run resumes only from a checkpoint.
                 file.flush()
             if end == "finished":
                 file.finish()

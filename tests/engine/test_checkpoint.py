@@ -368,7 +368,7 @@ def test_a_store_that_fails_is_told_also_where_it_cannot_be_listed(checkpoints, 
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
     monkeypatch.setattr(Workdir, "saved_steps", unlisted)
-    with pytest.raises(CheckpointError, match=r"step 4 .* \(Service Unavailable, 503\).* not known, since"):
+    with pytest.raises(CheckpointError, match=r"step 4 .* \(Service Unavailable, 503\).* unknown, because"):
         checkpoints.save(make_state(), POSITION, 4)
     monkeypatch.setattr(checkpoints._manager, "save", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -322,7 +322,7 @@ def test_fewer_steps_than_have_been_done_are_refused(tmp_path):
                     sums=lambda *given: (squared_error(*given)[0], {"step": jnp.float32(1)})
                 )
             },
-            "step: found the scalar 'step' among its sums or what summarise returns, which the loop",
+            "step: found the scalar 'step' among its sums or the result of summarise, which the loop",
         ),
         ({"sections": {"a/b": lambda key: {}}}, "hook: found the name 'a/b'; allowed: one without a slash"),
         (

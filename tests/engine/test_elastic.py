@@ -1,4 +1,4 @@
-"""A checkpoint goes on on any other mesh: the same batches, and the same losses but for rounding."""
+"""A checkpoint resumes on any mesh: the same batches, and the same losses except for rounding."""
 
 import shutil
 
@@ -8,7 +8,7 @@ import pytest
 from tests.whole_runs import checkpoint_arrays, finish, metrics, train_command, write_corpus
 
 STEPS = 12
-# Devices, mesh, and the step whose checkpoint the next run goes on from.
+# Devices, mesh, and the step from which the next run resumes.
 RUNS = [
     (1, {}, 2),
     (4, {"data": 1, "fsdp": 2, "tensor": 2}, 6),

@@ -46,7 +46,7 @@ def test_full_disk_keeps_what_was_saved(corpus, tmp_path):
     saved = steps_saved(tmp_path / "run")
     before = checkpoint_arrays(tmp_path / "run", saved[-1])
 
-    # No file may grow beyond 32 KiB: what a full disk does, as far as this process can tell.
+    # No file may grow beyond 32 KiB: for this process this is the same as a full disk.
     status, output = finish(command, max_file_bytes=32 << 10)
     assert status == 1, output
     assert "could not be written" in output

@@ -227,12 +227,12 @@ def test_the_workdir_of_something_else_is_refused(page, tmp_path):
 
 def test_a_batch_of_another_shape_may_have_to_be_compiled_for(page, tmp_path):
     """A process that compiles has more time before it counts as one that hangs."""
-    names, told = page(0), []
+    names, reported = page(0), []
 
     class Recording(Watch):
         def heartbeat(self, step, phase, *, compiles=False):
             if phase == "computing":
-                told.append((step, compiles))
+                reported.append((step, compiles))
 
     workdir = Workdir(tmp_path / "run")
 
@@ -243,4 +243,4 @@ def test_a_batch_of_another_shape_may_have_to_be_compiled_for(page, tmp_path):
     batches = FunctionBatches(make, names["mesh"])
     watch = Recording(Processes(), Limits(30, 600), workdir, ())
     train(names["step"], batches, workdir=workdir, num_steps=5, watch=watch)
-    assert told == [(1, True), (2, False), (3, True), (4, False), (5, True)]
+    assert reported == [(1, True), (2, False), (3, True), (4, False), (5, True)]

@@ -125,8 +125,8 @@ def test_a_vocabulary_that_is_not_read_yet_is_not_counted(field):
 
 
 def test_an_accelerator_s_own_memory_counts(monkeypatch):
-    told = SimpleNamespace(platform="gpu", device_kind="X", memory_stats=lambda: {"bytes_limit": GIB})
-    monkeypatch.setattr(jax, "local_devices", lambda: [told])
+    device = SimpleNamespace(platform="gpu", device_kind="X", memory_stats=lambda: {"bytes_limit": GIB})
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
     check_memory(SMALL, 8, ONE)
     with pytest.raises(ConfigError, match=r"a X has 1\.0 GiB$"):
         check_memory(Config(), 8, ONE)

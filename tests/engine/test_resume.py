@@ -152,7 +152,7 @@ def test_a_run_that_is_made_longer_ends_as_one_that_was_planned_so(uninterrupted
     assert status == 0, output
     status, output = run("longer", decay)
     assert status == 0, output
-    assert "config.train.num_steps: the run has 10, asked for is 24" in output
+    assert "config.train.num_steps: the run has 10, the command has 24" in output
     # But for rounding: the schedule is a part of the program.
     found, wanted = (checkpoint_arrays(tmp_path / name, STEPS) for name in ("longer", "planned"))
     assert found.keys() == wanted.keys()

@@ -260,8 +260,8 @@ def test_a_hung_process_is_named_with_its_stack(alone, corpus, tmp_path):
 def test_a_fault_of_one_is_told_by_all(corpus, tmp_path):
     job = start(tmp_path, corpus, 2, odd="--config.seed=3")
     assert job.statuses() == [75, 2], job.output
-    told = "the processes of a run need one configuration: config.seed: process 0 has 0, process 1 has 3\n"
-    assert told in job.output[1]
+    error = "the processes of a run need one configuration: config.seed: process 0 has 0, process 1 has 3\n"
+    assert error in job.output[1]
     assert "process 1 failed: the processes of a run need one configuration" in job.output[0]
 
 

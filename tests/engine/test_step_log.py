@@ -1,4 +1,4 @@
-"""What the steps tell is summed up right, one step late."""
+"""The metrics of the steps are summed up correctly, one step late."""
 
 import json
 

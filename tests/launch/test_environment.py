@@ -14,7 +14,7 @@ import pytest
 
 from tests.launch.stand_in import REPOSITORY
 
-# Stands in for Python and for pip; FAKE_VENV, FAKE_PIP and FAKE_VERSION tell what befalls it.
+# Stands in for Python and for pip; FAKE_VENV, FAKE_PIP and FAKE_VERSION choose its failure.
 FAKE_PYTHON = """#!/bin/sh
 version="${FAKE_VERSION:-3.11}"
 case "$*" in

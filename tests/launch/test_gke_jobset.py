@@ -23,7 +23,7 @@ def options(name: str, *more: str) -> list[str]:
 
 
 def manifest(name: str) -> dict:
-    # kubectl reads YAML, of which JSON is a part.
+    # kubectl reads YAML, which includes JSON.
     return yaml.safe_load((REPOSITORY / "build" / "launch" / f"{name}.jobset.json").read_text())
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.launch.hostile import HOSTILE
 from tests.launch.stand_in import REPOSITORY, words_of
 
-# Stands in for the train command; its second argument tells what befalls it.
+# Stands in for the train command; its second argument chooses its failure.
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
 folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]

@@ -1,4 +1,4 @@
-"""TPU slices: what is asked of gcloud, through preemptions, failures and lost connections."""
+"""TPU slices: the commands for gcloud, through preemptions, failures and lost connections."""
 
 import json
 import os
@@ -201,7 +201,7 @@ def test_train_goes_on_with_what_is_there(stand_ins, launch, run_name):
     [
         (
             ("describe", [[1, "", "PERMISSION_DENIED: no"]]),
-            *(1, "had: PERMISSION_DENIED: no; slices that there are stay, and are billed: "),
+            *(1, "had: PERMISSION_DENIED: no; existing slices stay, and are billed: "),
             ["describe"] * 5,
         ),
         (

@@ -18,7 +18,7 @@ from tests.tasks.toy_tasks import Lengths
 
 
 def write_evaluation(workdir, step, name, right):
-    """Write an evaluation of eighty answers, of which those of `right` numbers are right."""
+    """Write an evaluation of eighty answers; those with the numbers in `right` are right."""
     answers = tuple(
         ScoredAnswer(
             Question(

@@ -197,7 +197,7 @@ def test_one_request_tells_whether_something_is_there(bucket):
         write_whole(bucket.root / name, b"")
     for name, there, requests in (
         *(("file", True, 1), ("folder", True, 1), ("none", False, 1), ("folder/x", True, 1)),
-        # Names that go on with a character before the slash stand between.
+        # Names that continue with a character before the slash sort in between.
         *(("other", True, 2), ("file-", False, 2)),
     ):
         before = len(bucket.proxy.requests)
@@ -250,7 +250,7 @@ def test_outage(bucket, hasty, operation):
 def test_no_permission_is_told_at_once(bucket, hasty, operation, status):
     write_whole(bucket.root / "a", b"x")
     bucket.proxy.answer(status)
-    with pytest.raises(StoreError, match="the proxy was told to fail") as raised:
+    with pytest.raises(StoreError, match="the proxy was set to fail") as raised:
         operation(bucket.root / "a")
     assert hasty == []
     assert str(bucket.root / "a") in str(raised.value)

@@ -195,4 +195,4 @@ def test_nothing_is_printed_whatever_fails(bucket):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("[Errno 5] cannot be read: no permission: the proxy was told to fail")
+    assert done.stdout.startswith("[Errno 5] cannot be read: no permission: the proxy was set to fail")

@@ -40,8 +40,8 @@ def test_refuses_another_configuration_and_names_every_field(tmp_path):
         claim(tmp_path, other)
     assert str(error.value) == (
         f"{tmp_path}: holds a run of another configuration; use another workdir, or its values: "
-        "config.optimizer.learning_rate: the run has 0.001, asked for is 0.002; "
-        "config.seed: the run has 0, asked for is 3 (docs/operate.md says what may change)"
+        "config.optimizer.learning_rate: the run has 0.001, the command has 0.002; "
+        "config.seed: the run has 0, the command has 3 (docs/operate.md says what may change)"
     )
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
 
@@ -55,8 +55,8 @@ def test_a_run_that_has_not_begun_makes_way_for_another(tmp_path, caplog):
     assert not has_begun(workdir)
     workdir.claim(to_dict(Config(seed=3)), to_dict(Config()), begun=False)
     assert (
-        f"{tmp_path}: held a run of another configuration that ended before its first step; this one takes "
-        "its place: config.seed: the run has 0, asked for is 3"
+        f"{tmp_path}: held a run of another configuration that ended before its first step; this run takes "
+        "its place: config.seed: the run has 0, the command has 3"
     ) in caplog.text
     assert json.loads(workdir.config.read_text())["seed"] == 3
     assert not any(path.exists() for path in left)
@@ -92,7 +92,7 @@ def test_a_run_has_begun_once_a_step_is_logged_or_saved(tmp_path, file, contents
 def test_a_field_that_is_newer_than_the_run_has_its_default(tmp_path, caplog):
     claim(tmp_path)
     change(tmp_path, lambda config: config["optimizer"].pop("clip_norm"))
-    with pytest.raises(ConfigError, match=r"clip_norm: the run has 1\.0, asked for is 2\.0"):
+    with pytest.raises(ConfigError, match=r"clip_norm: the run has 1\.0, the command has 2\.0"):
         claim(tmp_path, Config(optimizer=OptimizerConfig(clip_norm=2.0)))
     claim(tmp_path)
     assert "config.optimizer.clip_norm is newer than the run; it has its default, 1.0" in caplog.text
@@ -159,7 +159,7 @@ def test_checkpoints_without_their_configuration_are_of_no_configuration(tmp_pat
     (tmp_path / left).mkdir(parents=True)
     claim(tmp_path)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(ConfigError, match=r"config\.json: not found, and there are checkpoints"):
+    with pytest.raises(ConfigError, match=r"config\.json: missing, but there are checkpoints"):
         claim(tmp_path)
     assert not (tmp_path / "config.json").exists()
 

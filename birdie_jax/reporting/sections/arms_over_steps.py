@@ -151,7 +151,7 @@ def _shade(group: int, arm: int, arms: int) -> str:
 
 
 def _dash(arm: int, arms: int) -> int:
-    """Return the dash of an arm: few arms differ in their dashes too, as shades are hard to tell apart."""
+    """Return the dash of an arm: dashes also distinguish a few arms, because shades look alike."""
     return arm % len(DASHES) if 3 < arms <= _MAX_LEGEND_ARMS else 0
 
 

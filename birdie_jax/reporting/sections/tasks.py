@@ -61,7 +61,7 @@ class CategoryTable:
 
     Attributes:
         title: the evaluation, the metric and the kind.
-        remark: of how many answers the categories are known, and of which model.
+        remark: the model, and the number of answers with known categories.
         kind: the kind of the categories.
         metric: the metric.
         axis: the values at both ends of the pictures' axis.
