@@ -28,8 +28,8 @@ class Exp3SConfig:
     """The settings of policy exp3s (`bandit/policies/exp3s.py`).
 
     Attributes:
-        learning_rate: eta; by how much a reward moves the logarithm of a weight.
-        exploration: gamma; the share of the mixture that the mixture's own weights always have.
+        learning_rate: eta; how much a reward moves the logarithm of a weight.
+        exploration: gamma; the share of the mixture that the mixture's own weights always keep.
         sharing: alpha; the share of all weight that returns to the mixture's own weights at a decision.
     """
 
@@ -43,11 +43,11 @@ class ThompsonConfig:
     """The settings of policy thompson (`bandit/policies/thompson.py`).
 
     Attributes:
-        samples: draws of the model at a decision, each of which votes for an arm.
-        exploration: the share of the mixture that the mixture's own weights always have.
+        samples: draws of the model at a decision; each draw votes for an arm.
+        exploration: the share of the mixture that the mixture's own weights always keep.
         memory: decisions after which a reward counts for about a third.
-        prior_deviation: how far what two arms earn is apart, before anything is known.
-        noise_deviation: how far rewards scatter under one mixture.
+        prior_deviation: the deviation of the rewards between arms, before any observation.
+        noise_deviation: the deviation of the rewards under one mixture.
     """
 
     samples: PosteriorSamples = 16
@@ -64,13 +64,13 @@ class TrustRegionConfig:
     They are attribution, cross_effects, gradients and pairs.
 
     Attributes:
-        step: by how much a gain of unit size moves the logarithm of a class's share at a decision.
+        step: how much a gain of unit size moves the logarithm of a class's share at a decision.
         kl_limit: the largest Kullback-Leibler divergence of a decision's shares from those before, in nats.
-        floor: the share of the mixture that the mixture's own weights always have.
-        perturbation: by how much pairs and attribution change each share to learn about it: by this part of
+        floor: the share of the mixture that the mixture's own weights always keep.
+        perturbation: how much pairs and attribution change each share to learn about it: by this part of
             it up, and as far down on a logarithmic scale.
-        memory: decisions after which a third is left of what pairs and attribution saw, and of how far the
-            shares moved from the mixture's own.
+        memory: decisions after which a third remains of the observations of pairs and attribution, and of
+            the distance of the shares from the mixture's own.
     """
 
     step: LearningRate = 0.2
@@ -85,10 +85,10 @@ class BanditConfig:
     """How the mixture is chosen while training runs.
 
     Attributes:
-        policy: how the mixture is chosen; fixed: the mixture's own weights. docs/steer_the_mixture.md has a
-            table of all.
-        reward: what an action has earned; the same page has a table.
-        reward_memory: observations on whose scale a reward is measured; the published one has no scale.
+        policy: how to choose the mixture; fixed: the mixture's own weights. docs/steer_the_mixture.md lists
+            all policies.
+        reward: how to score an action; the same page lists all rewards.
+        reward_memory: observations that set the scale of a reward; the published one has no scale.
         every_steps: train steps between two decisions; each measures every arm's validation loss.
         critic: gated_ssm (Birdie) or transformer (the early draft's RL-MoD).
         critic_layers: depth of the critic.
@@ -107,9 +107,9 @@ class BanditConfig:
         average_best: the proposal is the mean of this many best candidates (1 = the best one).
         top_arms: M of `selection` top_arms.
         explore_first: share of all decisions that always explore.
-        explore_decay: share over which the probability of exploring then falls along a cosine.
-        explore_from: that probability where the fall begins.
-        explore_to: that probability where the fall ends, and from then on.
+        explore_decay: share of all decisions over which that probability then falls along a cosine.
+        explore_from: the probability of exploring where the fall begins.
+        explore_to: the probability of exploring where the fall ends, and from then on.
         stages: the schedule of policy staged, by shares of the run, with weights of classes:
             "0: causal_lm=1; 0.5: causal_lm=1, copying=2".
         exp3s: the settings of policy exp3s.

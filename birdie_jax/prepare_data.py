@@ -8,7 +8,7 @@
 With --units=N the source is prepared in N parts, by processes of this machine or by those of a cluster
 (docs/prepare_text.md).
 
-Stopped at any instant and started again with the same command, it goes on from the last finished shard.
+If stopped at any instant and started again with the same command, it resumes from the last finished shard.
 Exit status: 0 when the folder is complete, 1 where the same command may succeed later (a full disk, a
 bucket that does not answer), 2 for a command or data that cannot be used, 130 when interrupted.
 """
@@ -37,7 +37,7 @@ _OUTPUT = define_path(
     required=True,
 )
 _TOKENIZER = flags.DEFINE_string(
-    "tokenizer", "", "SentencePiece .model (also by URL) to use as it is; empty: train one."
+    "tokenizer", "", "SentencePiece .model (also by URL) to use unchanged; empty: train one."
 )
 _TOKENIZER_TYPE = flags.DEFINE_enum(
     "tokenizer_type", "unigram", ["unigram", "bpe"], "Kind of tokenizer to train."
@@ -54,28 +54,30 @@ _TEXT_FIELD = flags.DEFINE_string(
 _SEPARATOR = flags.DEFINE_string(
     "document_separator",
     "",
-    "What divides .txt, .md and .py files into documents (\\n: a line end); empty: each file is one.",
+    "Separator of documents in .txt, .md and .py files (\\n: a line end); empty: a file is one document.",
 )
 _FILTER = flags.DEFINE_string(
     "document_filter",
     "",
-    "Which records are documents, by their fields, as in 'language == en and len(text) >= 200' "
+    "Condition on the fields of a record that is a document: 'language == en and len(text) >= 200' "
     "(==, !=, <, <=, >, >=); empty: all.",
 )
 _UNITS = flags.DEFINE_integer(
     "units",
     0,
-    "Units of whole files that any processes prepare in any order; 0: one process reads all files.",
+    "Number of units of whole files; any processes prepare them in any order. 0: one process, all files.",
 )
 _RUNNER = flags.DEFINE_enum(
-    "runner", "local", ["local", "none"], "Who runs the units: processes of this machine, or --unit, later."
+    "runner", "local", ["local", "none"], "What runs the units: processes of this machine, or --unit later."
 )
-_UNIT = flags.DEFINE_integer("unit", None, "Run this unit, from 0, of the plan in --output, and end.")
+_UNIT = flags.DEFINE_integer("unit", None, "Run only this unit, from 0, of the plan in --output.")
 _FINISH = flags.DEFINE_bool(
-    "finish", False, "Put together what the units of the plan in --output have made, and end."
+    "finish", False, "Only combine the results of the units of the plan in --output."
 )
 _DEDUPLICATE = flags.DEFINE_bool(
-    "deduplicate", False, "Leave out documents whose text was there before; takes 100 bytes of memory each."
+    "deduplicate",
+    False,
+    "Leave out documents that repeat an earlier text; takes 100 bytes of memory per document.",
 )
 _RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Maximum tokens in a record.")
 _SHARD_TOKENS = flags.DEFINE_integer(
@@ -85,7 +87,7 @@ _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.01, "Expected share of the documents for validation, between 0 and 1."
 )
 _WORKERS = flags.DEFINE_integer(
-    "workers", None, "Tokenizing processes; 0: none but this; default: one a processor."
+    "workers", None, "Tokenizing processes; 0: only this one; default: one per processor."
 )
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the tokenizer's sample.")
 _PROGRESS = flags.DEFINE_bool("progress", True, "Show progress on standard error.")
@@ -128,7 +130,7 @@ def main(arguments: list[str]) -> None:
         )
     except KeyboardInterrupt:
         print(
-            "birdie_jax.prepare_data: stopped; the same command goes on from the last finished shard",
+            "birdie_jax.prepare_data: stopped; the same command resumes from the last finished shard",
             file=sys.stderr,
         )
         sys.exit(130)
@@ -139,7 +141,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_alone() -> None:
-    """Refuse flags beside --unit and --finish: the plan has what they say."""
+    """Refuse other flags with --unit and --finish: the plan holds the settings."""
     own = {_UNIT.name if _UNIT.value is not None else _FINISH.name, _OUTPUT.name}
     for flag in globals().values():
         if isinstance(flag, flags.FlagHolder) and flag.present and flag.name not in own:

@@ -1,9 +1,9 @@
 """Search a mixture: python -m birdie_jax.search_mixture --config=configs/tiny.py --workdir=runs/search.
 
-Small trainings, the proxies, share a configuration and differ in the shares of the classes of objectives. A
-law is fitted to their final validation losses, tested on proxies left out, and gives a mixture:
-WORKDIR/found.py is the configuration with it, WORKDIR/index.html the page. The same command resumes; with a
-larger --proxies it adds to what is there. docs/search_a_mixture.md is the guide.
+Small trainings, the proxies, share a configuration and differ in the shares of the classes of objectives.
+The command fits a law to their final validation losses, tests it on left-out proxies, and picks a mixture.
+WORKDIR/found.py is the configuration with it, WORKDIR/index.html the page. The same command resumes. A
+larger --proxies adds proxies. docs/search_a_mixture.md is the guide.
 """
 
 import shlex
@@ -29,15 +29,15 @@ from birdie_jax.storage.outputs import Output, check_outputs
 
 _MAX_PROXIES, _MAX_STAGES = 10_000, 8
 
-_CONFIG = define_config("What a proxy trains: a preset or a Python file, with :variant if it has any.")
+_CONFIG = define_config("Configuration of a proxy: a preset or a Python file, with :variant if it has any.")
 _WORKDIR = define_path("workdir", "Folder of the search, with a workdir for each proxy below it.")
 _PROXIES = flags.DEFINE_integer(
-    "proxies", 32, "How many mixtures are tried.", lower_bound=MIN_PROXIES, upper_bound=_MAX_PROXIES
+    "proxies", 32, "Number of mixtures to try.", lower_bound=MIN_PROXIES, upper_bound=_MAX_PROXIES
 )
 _STAGES = flags.DEFINE_integer(
     "stages",
     1,
-    "Mixtures of a proxy, each for an equal part of its run; more than 1 is a search of a schedule.",
+    "Mixtures of a proxy, each for an equal part of its run; more than 1 searches a schedule.",
     lower_bound=1,
     upper_bound=_MAX_STAGES,
 )
@@ -46,13 +46,13 @@ _OBJECTIVE = flags.DEFINE_string(
     "objective",
     None,
     "Weights of the classes' losses: 'causal_lm=1, copying=2'. Default: the same for every class with a "
-    "weight in the mixture. It may change between two calls; no proxy trains again.",
+    "weight in the mixture. You may change it between calls; no proxy trains again.",
 )
 _ONLY = flags.DEFINE_string(
     "only",
     None,
-    "Train these proxies alone: 3, or 0:8 for 0 to 7. Such a call fits the law if none of them is left to "
-    "train.",
+    "Train only these proxies: 3, or 0:8 for 0 to 7. Such a call fits the law only if none of them is left "
+    "to train.",
 )
 
 
@@ -90,7 +90,7 @@ def run(config: Config, base: BaseConfig) -> None:
         print("the same command without --only trains the others and fits the law")
     if failed:
         raise ProxyError(
-            f"{len(failed)} failed, and the same command tries them again: "
+            f"{len(failed)} failed; the same command tries them again: "
             f"{', '.join(str(folder.log(number)) for number in failed)}"
         )
 

@@ -67,10 +67,10 @@ def test_whole_command(corpus, tmp_path):
 
 # Each of these has the meaning of `--name=value` alone; a shell hands over no null character.
 _UNUSABLE_FLAGS = [
-    (["--input=/nowhere"], "input '/nowhere': is no file, no folder, not 'stdlib'"),
+    (["--input=/nowhere"], "input '/nowhere': is not a file, a folder or 'stdlib'"),
     (["--input="], "the input is empty; a file, a folder, a glob or 'stdlib' is expected"),
     (["--input=" + "x" * 100_000], "input 'xxxxx"),
-    (["--input=two\nlines"], "input 'two\\nlines': is no file"),
+    (["--input=two\nlines"], "input 'two\\nlines': is not a file"),
     (["--output="], "flag --output=: found ''; allowed: the name of a file or folder"),
     (["--output=" + "x" * 100_000], "output is 'xxxxx"),
     (["--text_field="], "text_field is ''; allowed: the name of a field"),
@@ -103,7 +103,7 @@ _UNUSABLE_UNITS = [
     (["--unit=0", "--finish"], "--finish: found beside --unit; allowed: --output alone"),
     (["--unit=many"], "flag --unit=many: invalid literal for int()"),
     (["--units=2", "--runner=beam"], "flag --runner=beam: value should be one of <local|none>"),
-    (["--document_filter=language"], "filter 'language': cannot be read from character 0 on"),
+    (["--document_filter=language"], "filter 'language': cannot be parsed from character 0 on"),
 ]
 
 
@@ -218,10 +218,7 @@ def test_names_of_files_with_line_ends_and_of_no_encoding(corpus, tmp_path, run_
     assert again == (status, out, error)
     status, out, error = run_in_this_process(f"--output={source}/out", *flags)
     assert (status, out) == (2, "")
-    assert error == (
-        f"birdie_jax.prepare_data: {shown}/out: is not UTF-8; "
-        "shards can be written and read under such alone\n"
-    )
+    assert error == (f"birdie_jax.prepare_data: {shown}/out: is not UTF-8; allowed: a UTF-8 path\n")
     (source / "bad.jsonl").write_text('{"text": 5}\n')
     status, out, error = run_in_this_process(f"--output={tmp_path}/out2", *flags)
     assert (status, out) == (2, "")

@@ -44,8 +44,8 @@ def exploring_action(key: Key, groups: Int[Array, " arms"], classes: int) -> Arm
 
     One or two classes are chosen, equally likely; two share the mass at random. All other classes share
     2 to 20 % evenly. Within a class the mass is split evenly at one decision in two, else by the fourth
-    power of uniform numbers: a class of 54 arms could otherwise never tell its arms apart. Every arm's
-    probability is positive.
+    power of uniform numbers: otherwise the critic could never separate the arms of a class of 54. Every
+    arm's probability is positive.
 
     Args:
         key: a typed random key.

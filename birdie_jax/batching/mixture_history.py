@@ -58,7 +58,7 @@ class DecisionSchedule:
         return self.num_steps // self.every_steps + 1
 
     def is_due(self, step: int) -> bool:
-        """Tell whether a decision is taken when `step` steps are done."""
+        """Return whether a decision is taken when `step` steps are done."""
         return step % self.every_steps == 0 and step < self.num_steps
 
     def governing(self, step: int) -> int:
@@ -126,7 +126,7 @@ class MixtureHistory:
         return np.array(self._cells[begin : begin + arms])
 
     def close(self) -> None:
-        """Tell all who wait that nothing more will come."""
+        """End the history: those who wait stop waiting."""
         self._cells[0] = -1
 
     def __getstate__(self) -> tuple[tuple[int, int], str]:
@@ -139,7 +139,7 @@ class MixtureHistory:
 
 
 def _create_anonymous_file() -> tuple[IO[bytes], str]:
-    """Return an empty file that ends with this process, and a path by which its workers can open it."""
+    """Return an empty file that ends with this process, and a path where its workers can open it."""
     if hasattr(os, "memfd_create"):
         file = open(os.memfd_create("birdie_mixtures"), "r+b")  # noqa: SIM115 - the history closes it
         return file, f"/proc/{os.getpid()}/fd/{file.fileno()}"

@@ -140,7 +140,7 @@ class RowStreams(RowsDataset):
             settings: what all rows of the run share.
             mixtures: the mixture of each decision.
             first_step: the 0-based step of the first batch.
-            schedule: the rule of which decision governs which step.
+            schedule: the decision that governs each step.
             stream_states: the state of each row's stream before the first batch; None: nothing was drawn.
             rows: the row number of each of `stream_states`; None for 0, 1, 2, ...
         """
@@ -194,7 +194,7 @@ class RowStreamsIterator(grain.DatasetIterator):
         return {"step": self._step, "stream_states": self._stream_states()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `get_state` returned."""
+        """Continue from a state that `get_state` returned."""
         self._restore(state["step"], state["stream_states"])
 
     def _stream_states(self) -> StreamStates:

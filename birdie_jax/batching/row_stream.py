@@ -17,7 +17,7 @@ from birdie_jax.text import TokenRecord
 from birdie_jax.text.corpora import Corpora, RowText
 
 _SHUFFLE_ROUNDS = 4
-# Of text in a bucket, enough records are requested ahead for this many rows; no more records than that.
+# For text in a bucket, records for at most this many rows are requested ahead.
 _ROWS_AHEAD = 2
 _MAX_RECORDS_AHEAD = 32
 # An example may be cut to the room left in a row, but not below this share of the text that it asked for,
@@ -85,7 +85,7 @@ class RowStream:
     example that does not fit the row at hand is buffered, and only its index and its cursor are saved: it
     was drawn for a whole row, and when the mixture changes, what is buffered is drawn again under the new
     one. So the first row after a decision already has nothing of the old mixture, and a restored stream
-    goes on exactly where the saved one was.
+    continues exactly where the saved one was.
 
     An example's arm depends on neither the text nor the room, and every example that is drawn comes into a
     row once, so the arms' shares of the examples are the mixture's.
@@ -191,8 +191,8 @@ class RowStream:
 
         Then comes the longest buffered example that fits the room left, and so on. Where none fits, a new
         one is drawn, and buffered if it does not fit. Where the buffer is nearly full, a new one is cut to
-        the room if enough of it remains, and placed at once; no text is lost, for the next example goes on
-        from the cut.
+        the room if enough of it remains, and placed at once; no text is lost, because the next example
+        continues from the cut.
 
         Raises:
             DataError: the text cannot be read, or cannot make an example of the arm that was drawn.

@@ -14,7 +14,7 @@ from birdie_jax.objectives.checks import check_number, refusal
 from birdie_jax.objectives.objective import Objective
 from birdie_jax.objectives.registry import OBJECTIVES, make_objective
 
-# A name can be part of a file's name, of which file systems take 255 bytes.
+# A name can be part of a file's name, which may have at most 255 bytes on most file systems.
 _MAX_NAME_LENGTH = 100
 _SAFE_NAME = re.compile(rf"[A-Za-z0-9_]{{1,{_MAX_NAME_LENGTH}}}")
 # Weights count by their ratios. Any number of arms of this weight add up to a finite number, and one of

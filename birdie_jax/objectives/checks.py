@@ -20,12 +20,12 @@ def refusal(owner: str, field: str, value: object, allowed: str) -> ValueError:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Tell whether `value` is an integer: `True` and `False` are not."""
+    """Return whether `value` is an integer: `True` and `False` are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether `value` is a finite real number: `True` and `False` are not."""
+    """Return whether `value` is a finite real number: `True` and `False` are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and is_finite(value)
 
 

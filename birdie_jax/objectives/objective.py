@@ -82,7 +82,7 @@ class Objective(abc.ABC):
     def max_loss_positions(self, length: int, spacing: int) -> int:
         """Return the most positions that can bear loss in a row that is packed with such examples alone.
 
-        Where it is well below `length`, the head is computed on so many positions of a row, and no more.
+        Where it is well below `length`, the head is computed only on this many positions of a row.
 
         Args:
             length: positions in a row.
@@ -115,7 +115,7 @@ class Objective(abc.ABC):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example of exactly `tokens`, of which there are at least `minimum_tokens`."""
+        """Make the example of exactly `tokens`; there are at least `minimum_tokens`."""
 
     def text_limit(self, length: int) -> int:
         """Return the most text tokens with which every example fits `length` positions; 0 if none do."""

@@ -34,7 +34,7 @@ class UniqueRuns:
 
         Args:
             position: where in the text the run starts.
-            step: 1 for a run that goes on to the right of `position`, -1 for one that goes on to the left.
+            step: 1 for a run that extends to the right of `position`, -1 for one that extends to the left.
             max_length: the length of the longest run to try.
         """
         matches = np.flatnonzero(self._tokens == self._tokens[position])

@@ -93,7 +93,7 @@ def check_answer(arm: Arm, example: Example) -> None:
         if token not in allowed:
             names = ", ".join(map(special_token_name, allowed))
             raise ConfigError(
-                f"arm {arm.name}: found {special_token_name(token)} in a target; allowed: {names}, what "
+                f"arm {arm.name}: found {special_token_name(token)} in a target; allowed: {names}, as "
                 f"answer_special_tokens of the objective {arm.objective.name} returns"
             )
 

@@ -157,7 +157,7 @@ class ArmValidation:
 
     @property
     def _steers(self) -> bool:
-        """Whether the mixture changes while the run goes on."""
+        """Whether the mixture changes during the run."""
         return find_policy(self._config.bandit.policy).changes_mixture
 
 

@@ -30,13 +30,13 @@ class MixtureBatches:
     """Batches of packed rows; batch s is made under the mixture of the decision that governs it.
 
     Attributes:
-        identity: the hash of the text, by which a run knows it again.
-        history: the probabilities of drawing each arm, by decision, for which makers of batches wait.
-        schedule: which decision governs which step.
+        identity: the hash of the text; a resumed run compares it.
+        history: the probabilities of drawing each arm, by decision; makers of batches wait for them.
+        schedule: the decision that governs each step.
     """
 
     def __init__(self, run: ResolvedRun, shares: MixtureShares, text: RowText):
-        """Prepare to make the rows of which this process's devices hold a part.
+        """Prepare to make the rows that this process's devices hold a part of.
 
         Args:
             run: the run.
@@ -68,7 +68,7 @@ class MixtureBatches:
         if not (np.isfinite(probabilities).all() and probabilities.sum() > 0):
             policy = self._config.bandit.policy
             raise TrainingDiverged(
-                f"config.bandit.policy: {policy!r} made a mixture that is none: {mixture}"
+                f"config.bandit.policy: {policy!r} returned an invalid mixture: {mixture}"
             )
         self.history.publish(probabilities)
 

@@ -70,7 +70,7 @@ def check_same_text(texts: tuple[TokenShards, ...], processes: Processes) -> Non
     for (folder, identity), (its_folder, its_identity) in zip(own, first, strict=True):
         if identity != its_identity:
             raise DataError(
-                f"{folder}: process {processes.index} has other text there than process 0 has in "
+                f"{folder}: the text of process {processes.index} differs from that of process 0 in "
                 f"{its_folder}; prepare both from the same source, with the same settings"
             )
 

@@ -55,11 +55,11 @@ def check_records(path: Location, shard: Shard, *, name: Location | None = None)
     except (DataError, RuntimeError, ValueError, IndexError) as error:
         raise DataError(f"{name}: is corrupt: {error}; prepare the data again") from error
     if shard.sha256 and digest.hexdigest() != shard.sha256:
-        raise DataError(f"{name}: has other records than the manifest says; prepare the data again")
+        raise DataError(f"{name}: its records differ from the manifest; prepare the data again")
 
 
 def check_utf8(path: Location) -> None:
-    """Check that the bytes of a path are UTF-8: ArrayRecord takes no other.
+    """Check that the bytes of a path are UTF-8, as ArrayRecord requires.
 
     Raises:
         DataError: they are not.
@@ -67,4 +67,4 @@ def check_utf8(path: Location) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{path}: is not UTF-8; shards can be written and read under such alone") from error
+        raise DataError(f"{path}: is not UTF-8; allowed: a UTF-8 path") from error

@@ -14,15 +14,15 @@ def cached_folder(
 ) -> Location:
     """Return the folder below `root` for this source and these settings.
 
-    Runs that ask for the same share it. A source elsewhere, one whose files were written to, or another
-    tokenizer gets a folder of its own. What tells is the place of each file, its size and its times: of the
-    many gigabytes that a source may have, none is read.
+    Runs with the same request share it. A source elsewhere, one whose files were written to, or another
+    tokenizer gets a folder of its own. The key is the place of each file, its size and its times: the many
+    gigabytes that a source may have are not read.
 
     Raises:
         DataError: the source or the tokenizer cannot be used.
     """
     identity = {
-        # A folder keeps the name by which it was asked for, and is gone on with by that alone.
+        # A folder keeps the name that it was requested with, and resumes only under that name.
         "name": source,
         "source": open_source(source, text_field).sha256,
         "tokenizer": Tokenizer(tokenizer_model).sha256 if tokenizer_model else "",

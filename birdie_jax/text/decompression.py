@@ -45,7 +45,7 @@ def decompressed(path: Location, file: BufferedReader) -> Iterator[BufferedIOBas
             yield file
             return
         if not file.peek(1):
-            raise EOFError("it is empty, and no compressed file is")
+            raise EOFError("it is empty; a compressed file never is")
         is_gzip = path.suffix == ".gz"
         raw = gzip.GzipFile(fileobj=file) if is_gzip else _Chunks(_read_streams(path.suffix, file))
         yield io.BufferedReader(cast(Any, raw), buffer_size=_OUTPUT_BYTES)
@@ -110,5 +110,5 @@ def _skip_padding(fed: bytes, file: BufferedReader) -> bytes:
     rest = fed.lstrip(b"\0")
     padding += len(fed) - len(rest)
     if padding % _XZ_PADDING_UNIT:
-        raise EOFError(f"{padding} zero bytes follow a stream, where a multiple of {_XZ_PADDING_UNIT} may")
+        raise EOFError(f"{padding} zero bytes follow a stream; allowed: a multiple of {_XZ_PADDING_UNIT}")
     return rest

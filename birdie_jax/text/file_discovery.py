@@ -24,7 +24,7 @@ def find_status(path: Path) -> os.stat_result | None:
     """Return what `stat` says of `path`, links followed, or None where there is nothing.
 
     Raises:
-        DataError: whether there is something cannot be told.
+        DataError: the system cannot say whether something is there.
     """
     try:
         return path.stat()

@@ -80,7 +80,7 @@ def pin(url: str, commit: str = "") -> tuple[str, str]:
     segments = ((parts and parts["path"]) or "").split("/") if parts else []
     if parts is None or {".", ".."} & set(segments) or (parts["path"] and "" in segments):
         raise DataError(
-            f"input {shown(without_secrets(url))}: is no URL of a data set; allowed: {_ALLOWED}"
+            f"input {shown(without_secrets(url))}: is not the URL of a data set; allowed: {_ALLOWED}"
         )
     if not commit:
         revision = quote(unquote(parts["revision"] or "main"), safe="")
@@ -209,7 +209,7 @@ def _get_json(address: str, what: str) -> tuple[Any, Message]:
     try:
         return json.loads(contents), headers
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{what}: the answer of {_endpoint()} is no JSON: {error}") from error
+        raise DataError(f"{what}: the response of {_endpoint()} is not JSON: {error}") from error
 
 
 def _get(address: str, what: str, interval: tuple[int, int] | None = None) -> tuple[bytes, Message]:
@@ -284,7 +284,7 @@ def _refusal(error: urllib.error.HTTPError, what: str) -> str:
         case 404:
             then = "check the name, the revision and the path; a private data set also needs HF_TOKEN"
         case _:
-            then = "the hub does not take this request"
+            then = "the hub rejects this request"
     return f"cannot be read: {error.code} {said}; {then}"
 
 
@@ -298,7 +298,7 @@ def _endpoint() -> str:
 def _authorization() -> dict[str, str]:
     token = os.environ.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"[!-~]*", token):
-        raise DataError("HF_TOKEN holds characters that no token has; set it to the token alone")
+        raise DataError("HF_TOKEN contains characters that no token has; set it to the token only")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

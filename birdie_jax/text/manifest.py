@@ -1,7 +1,7 @@
 """`manifest.json`: what a folder of token shards holds, how it was made, and how far it is.
 
 The manifest is replaced as a whole each time a pair of shards is finished, so it never names a shard that
-is not on the disk, and a stopped preparation goes on from `cursor`.
+is not on the disk, and a stopped preparation resumes from `cursor`.
 """
 
 import hashlib
@@ -118,7 +118,7 @@ class SourceCursor:
 
     @property
     def files_begun(self) -> int:
-        """The number of files of which a document was read."""
+        """The number of files with at least one document read."""
         return self.file + (self.document > 0)
 
 
@@ -141,7 +141,7 @@ class Manifest:
         source_sha256: the hash of the contents of the files that were read from so far, in order; in a
             folder of version 1, of their names and sizes.
         source_commit: the commit of the hub's data set that is read; empty for other sources.
-        cursor: where a stopped preparation goes on reading; `position` in the file.
+        cursor: where a stopped preparation resumes reading; `position` in the file.
     """
 
     format_version: int
@@ -230,7 +230,7 @@ def load_manifest(directory: Location) -> Manifest:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
-        raise DataError(f"{path}: is not JSON that can be read: {error}") from error
+        raise DataError(f"{path}: is not readable JSON: {error}") from error
     version = contents.get("format_version") if isinstance(contents, dict) else None
     # JSON has numbers that equal these and are not integers.
     if type(version) is not int or version not in _READ_VERSIONS:

@@ -1,11 +1,11 @@
-"""Writing into a prepared folder so that of two preparations that write to one bucket one stops.
+"""Guards of a prepared folder: if two preparations write to one bucket, one of them stops.
 
-A folder on a disk is locked instead (`preparation.py`). In Cloud Storage the one that wrote the manifest
-last owns the folder: whoever begins, or goes on, replaces the manifest, and the one before it notices at
-its next write. Should it have looked just before, the store refuses that write, since every object is
-replaced only at the generation that it had before the owner was looked up. So nothing that the owner has
-written is ever overwritten by another. Other stores are only asked for the manifest before something is
-replaced: that finds a second writer, unless both write at once.
+A folder on a disk is locked instead (`preparation.py`). In Cloud Storage the process that wrote the
+manifest last owns the folder. A process that starts or resumes replaces the manifest, and the previous one
+notices at its next write. If it checked the owner just before, the store refuses that write: every object
+is replaced only at the generation that it had before the check. So no process overwrites what the owner has
+written. For other stores the manifest is only read before a write: this detects a second writer, unless
+both write at once.
 """
 
 import os
@@ -47,7 +47,7 @@ class ManifestGuard:
         """Become the owner of a folder whose manifest was read; remove what its owners before have left.
 
         Shards that the manifest does not name are nobody's: those of a preparation that was killed, or of
-        one that goes on and will stop before it names them.
+        one that still runs and will stop before it names them.
 
         Raises:
             OvertakenError: another preparation has begun meanwhile.
@@ -123,7 +123,7 @@ class ManifestGuard:
                 written = replace_at(path, generation, contents)
 
     def remove_shards_except(self, named: Container[str]) -> None:
-        """Remove shards from the folder, where the store can tell that they are not another owner's.
+        """Remove shards from the folder, where the store can show that they are not another owner's.
 
         Raises:
             OvertakenError: another preparation has taken over.

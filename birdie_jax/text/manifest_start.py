@@ -58,13 +58,13 @@ def resume_manifest(
             )
     if manifest.format_version != FORMAT_VERSION:
         raise DataError(
-            f"{path}: was written by an earlier prepare_data, which kept no hashes of the source; what is "
-            "complete can be trained on, but to prepare the source now use another output folder"
+            f"{path}: was written by an earlier prepare_data, which kept no hashes of the source; you can "
+            "train on complete data, but to prepare the source now use another output folder"
         )
     record = load_source_record(directory, manifest.cursor.files_begun)
     if hash_contents(record.files) != manifest.source_sha256:
         raise DataError(
-            f"{directory / SOURCE_RECORD_NAME}: is not the one of {path}; use another output folder"
+            f"{directory / SOURCE_RECORD_NAME}: does not belong to {path}; use another output folder"
         )
     check_source(source, record.files, whole=manifest.complete)
     finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
@@ -116,7 +116,7 @@ def check_folder(directory: Location, settings: PreparationSettings) -> None:
         is_given = name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
         if (name in (TOKENIZER_NAME, PLAN_NAME) and not is_given) or SHARD_FILE.fullmatch(name):
             raise DataError(
-                f"{file}: is there without a {MANIFEST_NAME}; use another output folder, or remove it"
+                f"{file}: exists without a {MANIFEST_NAME}; use another output folder, or remove it"
             )
 
 

@@ -3,7 +3,7 @@
 One process reads the source in order, a pool tokenizes, and the results are written in the source's order,
 so that the shards do not depend on the number of workers. When the training shard has `shard_tokens`
 tokens, the shards of both splits are closed at that document and the manifest is replaced: it then names
-them and the next document. A preparation killed at any instant goes on from there, and ends with the same
+them and the next document. A preparation killed at any instant resumes from there, and ends with the same
 bytes, because a document's split and records depend on the document alone.
 """
 
@@ -82,7 +82,7 @@ def prepare(
     units: int = 0,
     run_units: bool = True,
 ) -> Location:
-    """Make, or go on making, a folder of token shards; return the folder.
+    """Make a folder of token shards, or resume making it; return the folder.
 
     Where another process is preparing the same folder, this one says so on standard error, waits until the
     other has ended, and returns what it made, or makes what it has left.
@@ -125,7 +125,7 @@ def prepare(
     )
     if units:
         _check_counts(units=units)
-        _check("deduplicate", deduplicate, not deduplicate, "false with units: none sees all texts")
+        _check("deduplicate", deduplicate, not deduplicate, "false with units: no unit sees all texts")
     _check("validation_fraction", validation_fraction, 0 < validation_fraction < 1, "between 0 and 1")
     _check(
         "tokenizer_type", tokenizer_type, tokenizer_type in TOKENIZER_TYPES, " or ".join(TOKENIZER_TYPES)
@@ -247,7 +247,7 @@ def _find_commit(directory: Location, source_spec: str) -> str:
 
 
 def _available_processors() -> int:
-    # A batch system or container may allow fewer than the machine has; only Linux tells.
+    # A batch system or container may allow fewer than the machine has; only Linux reports this.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

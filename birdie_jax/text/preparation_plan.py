@@ -142,7 +142,7 @@ def save_plan(directory: Location, plan: Plan) -> None:
     if exists(path):
         if load_plan(directory) != plan:
             raise DataError(
-                f"{path}: is another plan, of other settings or of a source that has changed since; use "
+                f"{path}: holds a plan with other settings, or of a source that has changed since; use "
                 "another output folder"
             )
         return
@@ -163,5 +163,5 @@ def load_plan(directory: Location) -> Plan:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
-        raise DataError(f"{path}: is not JSON that can be read: {error}") from error
+        raise DataError(f"{path}: is not readable JSON: {error}") from error
     return parse_typed(Plan, contents, f"{path}: plan", DataError)

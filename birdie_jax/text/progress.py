@@ -46,7 +46,7 @@ class PreparationProgress:
         self._bar.stop()
 
     def start_stage(self, stage: str, done_bytes: int = 0, tokens: int = 0) -> None:
-        """Start a stage, of which `done_bytes` of the source and `tokens` tokens were done earlier."""
+        """Start a stage; `done_bytes` of the source and `tokens` tokens were done earlier."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(stage, total=self._total, completed=done_bytes, counts="")

@@ -156,7 +156,7 @@ def _parse_filter(text: str) -> tuple[Condition, ...]:
         joined = re.compile(r"and\s").match(text, end)
         if not found or (end < len(text) and not joined):
             raise DataError(
-                f"filter {shown(text)}: cannot be read from character {end} on, {shown(text[end:])}; "
+                f"filter {shown(text)}: cannot be parsed from character {end} on: {shown(text[end:])}; "
                 f"allowed: {_EXAMPLE}"
             )
         conditions.append(_make_condition(found, text))
@@ -172,7 +172,7 @@ def _make_condition(found: re.Match[str], text: str) -> Condition:
         value = json.loads(value, parse_constant=str)
     except ValueError:
         if value.startswith('"'):
-            raise DataError(f"filter {shown(text)}: {shown(value)} is no JSON text") from None
+            raise DataError(f"filter {shown(text)}: {shown(value)} is not a JSON string") from None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not isinstance(value, str | bool | None) and not is_number:
         raise DataError(f"filter {shown(text)}: found {shown(value)}; allowed: a number, a word or a text")

@@ -47,7 +47,7 @@ class ObjectState(NamedTuple):
 
 
 def is_glob(url: str) -> bool:
-    """Tell whether a URL stands for all objects that it matches."""
+    """Return whether a URL is a pattern for all objects that it matches."""
     return _MAGIC.search(url) is not None
 
 
@@ -184,10 +184,10 @@ def _check_unchanged(path: Location, expected: ObjectState, cause: Exception | N
     if found.size != expected.size:
         change = f"it had {expected.size} bytes and has {found.size}"
     else:
-        change = "it was written anew"
+        change = "it was rewritten"
     raise DataError(
-        f"{path}: changed while the source was read: {change}; run the same command again when nothing "
-        "writes to the source any more"
+        f"{path}: changed while the source was read: {change}; run the same command again once nothing "
+        "writes to the source"
     ) from cause
 
 
@@ -205,7 +205,7 @@ def _is_visible(segments: list[str]) -> bool:
 
 
 def _matches(segments: list[str], pattern: list[str]) -> bool:
-    """Tell whether the parts of a name match those of a pattern."""
+    """Return whether the parts of a name match those of a pattern."""
     if not pattern:
         return not segments
     first, rest = pattern[0], pattern[1:]

@@ -44,7 +44,7 @@ def check_readable(directory: Location, manifest: Manifest, mirror_gib: int) -> 
     obstacle = find_obstacle(manifest, mirror_gib * GIB)
     if obstacle and not _is_read_in_place(directory):
         raise DataError(
-            f"{directory}: such a store's records are read from copies on this machine: {obstacle}; "
+            f"{directory}: records of such a store are read from copies on this machine: {obstacle}; "
             "raise data.mirror_gib, make room in the cache folder (XDG_CACHE_HOME), or put the text "
             "on a disk or gs://"
         )
@@ -68,7 +68,7 @@ class RemoteRecords:
         self._lock = threading.Lock()
 
     def is_local(self, shard: int) -> bool:
-        """Tell whether shard number `shard` is read from a copy on this machine's disk."""
+        """Return whether shard number `shard` is read from a copy on this machine's disk."""
         return self._mirror is not None and self._mirror.find(self._shards[shard]) is not None
 
     def request(self, shard: int, record: int) -> Callable[[], bytes]:
@@ -83,8 +83,8 @@ class RemoteRecords:
                 return future.result(READ_SECONDS if self._in_place else None)
             except TimeoutError as error:
                 raise DataError(
-                    f"{self._directory / self._shards[shard].name}: record {record} was not given within "
-                    f"{READ_SECONDS:.0f} s; the store is out of reach, or does not answer"
+                    f"{self._directory / self._shards[shard].name}: record {record} did not arrive within "
+                    f"{READ_SECONDS:.0f} s; the store is unreachable, or does not answer"
                 ) from error
 
         return wait
@@ -112,7 +112,7 @@ class RemoteRecords:
         return read_record(self._in_place, shard, self._directory / entry.name, entry.records, record)
 
     def _copy(self, shard: int) -> Future:
-        """Have a shard copied, once; where that fails, what reads in place goes on doing so."""
+        """Start to copy a shard, once; if that fails, reads in place continue."""
         with self._lock:
             if shard not in self._copying:
                 self._copying[shard] = self._copiers.submit(lambda: self._fetch(self._shards[shard]))
@@ -128,7 +128,7 @@ class RemoteRecords:
                 is_first, self._has_warned = not self._has_warned, True
             if self._in_place and is_first:
                 logging.warning(
-                    "%s; its records are read from the bucket, and so are those of others that cannot be "
+                    "%s; its records are read from the bucket, also those of other shards that cannot be "
                     "copied",
                     error,
                 )

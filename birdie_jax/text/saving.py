@@ -28,5 +28,5 @@ def save_file(path: Location, contents: bytes) -> None:
         DataError: the file cannot be written, for instance on a full disk; the old contents remain.
     """
     what = f"{path}: {len(contents)} bytes cannot be written"
-    with os_errors_as_data_errors(what, "; what was there before is kept"):
+    with os_errors_as_data_errors(what, "; the previous file is kept"):
         write_whole(path, contents)

@@ -37,7 +37,7 @@ def find_obstacle(manifest: Manifest, max_bytes: int) -> str:
     """
     needed = sum(shard.bytes for split in SPLITS for shard in manifest.shards(split))
     if needed > max_bytes:
-        return f"its {needed} bytes are more than the {max_bytes} that copies may have"
+        return f"its {needed} bytes exceed the {max_bytes} that copies may take"
     own = _folder(manifest)
     try:
         own.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def find_obstacle(manifest: Manifest, max_bytes: int) -> str:
     except OSError as error:
         return f"{own} cannot be used: {reason(error)}"
     if needed - there + _SPARE_BYTES > free:
-        return f"{own} has {free} bytes free, and {needed - there} would be added"
+        return f"{own} has {free} bytes free, and needs {needed - there} more"
     return ""
 
 
@@ -117,7 +117,7 @@ def _read_parts(source: Location, shard: Shard) -> Iterator[bytes]:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file still has its name."""
+    """Return whether an open file still has its name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

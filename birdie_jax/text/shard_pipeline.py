@@ -26,7 +26,7 @@ class _ReaderState(NamedTuple):
     """What the reader of the source knew when it had read a document.
 
     Attributes:
-        cursor: the document to go on with.
+        cursor: the document to continue with.
         left_out: how many documents before it were left out.
         source_bytes: the bytes of the source's files consumed so far, as stored.
     """

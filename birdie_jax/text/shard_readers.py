@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from array_record.python.array_record_module import ArrayRecordReader
 
-# An open reader holds a file descriptor, of which a process has about a thousand.
+# An open reader holds a file descriptor; a process has about a thousand.
 MAX_OPEN_FILES = 256
 
 

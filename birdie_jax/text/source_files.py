@@ -56,7 +56,7 @@ class SourceFile:
     sha256: str
 
     def is_at(self, path: Location, state: FileState | ObjectState) -> bool:
-        """Tell whether the file that was read is there and untouched, by its state alone.
+        """Return whether the file that was read is there and untouched, by its state alone.
 
         Inode and device do not count: some network file systems number anew at each mount.
         """
@@ -137,6 +137,6 @@ def _check_unchanged(
     else:
         change = "it was written to"
     raise DataError(
-        f"{path}: changed while the source was read: {change}; run the same command again when nothing "
-        "writes to the source any more"
+        f"{path}: changed while the source was read: {change}; run the same command again once nothing "
+        "writes to the source"
     ) from cause

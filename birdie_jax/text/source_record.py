@@ -1,9 +1,9 @@
-"""`source_files.jsonl`: the files that the finished shards were made of, one a line, in their order.
+"""`source_files.jsonl`: the files that the finished shards were made of, one per line, in order.
 
-It lets a preparation that goes on, or that is complete, know whether its source is what it was. A file
-that is where it was, of the same size and times, is taken for unchanged; of any other the contents are
-hashed, so that a source that was copied, also to another machine, is known again, and an edited one is not
-taken for it. The manifest holds the hash of all these hashes, which no path and no time goes into.
+A preparation that resumes, or that is complete, uses it to detect changes of its source. A file with the
+same path, size and times counts as unchanged. The contents of any other file are hashed: so a copied
+source, also on another machine, is recognised, and an edited one is not. The manifest holds the hash of
+all these hashes, which contains no path and no time.
 """
 
 import hashlib

@@ -242,7 +242,7 @@ def open_source(
         files = [file for file in find_matches(spec) if not os.path.isdir(file) and not _is_record(file)]
         if not files:
             raise DataError(
-                f"input {shown(spec)}: is no file, no folder, not {STANDARD_LIBRARY!r}, and matches no file"
+                f"input {shown(spec)}: is not a file, a folder or {STANDARD_LIBRARY!r}, and matches no file"
             )
     elif stat.S_ISDIR(status.st_mode):
         files = [file for file in find_below(path) if find_reader(file) and not _is_record(file)]
@@ -308,7 +308,8 @@ def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: boo
     for number, read_file in enumerate(read_files):
         if number == len(source.files):
             raise DataError(
-                f"{read_file.path}: was read by this preparation, and {source.spec} has it no more; {then}"
+                f"{read_file.path}: was read by this preparation, and {source.spec} no longer has it; "
+                f"{then}"
             )
         file, state = source.files[number], source.states[number]
         if read_file.is_at(file, state):
@@ -319,8 +320,8 @@ def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: boo
                     continue
         was = "" if read_file.path == real_path(file) else f", {read_file.path}"
         raise DataError(
-            f"{file}: has changed since this preparation read it, or is in the place of another file: "
-            f"what it read had {read_file.bytes} bytes and the SHA-256 {read_file.sha256}{was}; {then}"
+            f"{file}: has changed since this preparation read it, or replaces another file: "
+            f"it read a file of {read_file.bytes} bytes with SHA-256 {read_file.sha256}{was}; {then}"
         )
     if whole and len(source.files) > len(read_files):
         added = source.files[len(read_files)]

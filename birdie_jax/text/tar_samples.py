@@ -66,7 +66,7 @@ def read_samples(
             continue
         where = f"{path}: member {shown(header.name)}"
         if suffix in members:
-            raise DataError(f"{where}: is there twice; allowed: once")
+            raise DataError(f"{where}: appears twice; allowed: once")
         if header.size > MAX_MEMBER_BYTES:
             raise DataError(f"{where}: has {header.size} bytes; allowed: at most {MAX_MEMBER_BYTES}")
         members[suffix] = _read(contents, path, header.size, header.name)
@@ -113,13 +113,15 @@ def _read_headers(contents: BufferedIOBase, path: Location) -> Iterator[_Header]
             raise DataError(f"{where}: is {kind}; allowed: files and folders")
     while rest := contents.read(_SKIPPED_AT_ONCE):
         if rest.strip(b"\0"):
-            raise DataError(f"{path}: something follows the block of zeros that ends a tar; allowed: zeros")
+            raise DataError(f"{path}: data follows the block of zeros that ends a tar; allowed: zeros")
 
 
 def _parse_header(block: bytes, path: Location) -> _Header:
     own = sum(block) - sum(block[148:156]) + 8 * ord(" ")
     if _parse_number(block[148:156]) != own:
-        raise DataError(f"{path}: is no tar, or damaged: the checksum of a header is not that of its bytes")
+        raise DataError(
+            f"{path}: is not a tar, or is damaged: a header's checksum does not match its bytes"
+        )
     name = block[:100].partition(b"\0")[0]
     if block[257:263] == b"ustar\0" and (prefix := block[345:500].partition(b"\0")[0]):
         name = prefix + b"/" + name

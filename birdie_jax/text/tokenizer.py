@@ -25,11 +25,11 @@ class Tokenizer:
     """Text to token ids and back, with any SentencePiece model, or a tokenizer.json of Hugging Face's.
 
     No text gives a special id (0..255), not even text that looks like a special token. Instances can be
-    pickled (the model's bytes travel) and shared between threads. A file is of the kind that its contents
-    tell, whatever its name.
+    pickled (the model's bytes travel) and shared between threads. The contents of a file decide its kind,
+    not its name.
 
     Attributes:
-        name: the model's file, or what was said to stand for it; used in messages.
+        name: the model's file, or the name given for it; used in messages.
         model_bytes: the contents of the file.
         is_json: whether they are a tokenizer.json.
         sha256: hexadecimal hash of `model_bytes`; it identifies the tokenizer of token shards.

@@ -37,7 +37,7 @@ def train_tokenizer(
 
     Args:
         documents: the texts; consumed whole, once.
-        vocab_size: the number of pieces of the model, 256 of which stand for single bytes.
+        vocab_size: the number of pieces of the model; 256 of them are single bytes.
         sample_bytes: the maximum number of UTF-8 bytes of text to train on.
         seed: the seed of the sample.
         tokenizer_type: `unigram`, or `bpe`, which encodes about five times slower.
@@ -153,7 +153,7 @@ def _size_error(message: str, vocab_size: int, sample_size: int) -> DataError:
     text = f"a tokenizer of vocab_size={vocab_size} cannot be trained on {sample_size} bytes of text: "
     if max_pieces := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return DataError(
-            f"{text}at most {max_pieces[1]} pieces can be made of it; give more text or lower vocab_size"
+            f"{text}it gives at most {max_pieces[1]} pieces; give more text or lower vocab_size"
         )
     if min_pieces := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return DataError(

@@ -333,7 +333,7 @@ def _load_json(path: Location) -> Any:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise DataError(f"{path}: is not JSON that can be read: {error}; remove it") from error
+        raise DataError(f"{path}: is not readable JSON: {error}; remove it") from error
 
 
 def _save(path: Location, value: Any) -> None:

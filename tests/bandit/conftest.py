@@ -21,7 +21,7 @@ def quick_compilation():
 
 @pytest.fixture(scope="session")
 def small():
-    """Return a function that gives a BanditConfig of a small critic, with the fields it is told."""
+    """Return a function that makes a BanditConfig of a small critic, with the given fields."""
 
     def make(**fields):
         sizes = {

@@ -123,7 +123,7 @@ def test_does_not_depend_on_the_unit_of_the_loss(name, history):
     seed, row, unit, _ = history
     losses = some_losses(seed)
     found = COMPILED[name](losses, jnp.int32(row))
-    # A power of two, by which float32 multiplies exactly.
+    # A power of two: float32 multiplies by it exactly.
     scaled = COMPILED[name](losses * np.float32(2.0 ** np.round(np.log2(unit))), jnp.int32(row))
     np.testing.assert_allclose(scaled, found, rtol=1e-4, atol=1e-5)
 

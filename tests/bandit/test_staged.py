@@ -12,7 +12,7 @@ from birdie_jax.resolve import configured_mixture
 STAGES = "0: b=1; 0.25: a=1, b=3 ;0.5:c=2,b=2"
 GROWING = "allowed: 0 for the first, then growing shares of the run, below 1"
 TOO_FEW = (
-    "to the next that holds none of the run's 8 decisions; allowed: stages in which a decision is taken, "
+    "to the next with none of the run's 8 decisions; allowed: stages with a decision, "
     "or a smaller bandit.every_steps"
 )
 CLASSES = ("a", "b", "c")

@@ -247,7 +247,7 @@ def _masked(examples):
 
 
 def test_masked_lm_comes_from_the_rows_own_stream(long_text):
-    """Beside another arm; a stream that is restored goes on with the same masks."""
+    """With another arm; a restored stream continues with the same masks."""
     mixture = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}})
     stream = _stream(long_text, mixture, _SMALL)
     for _ in range(5):

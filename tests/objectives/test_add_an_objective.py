@@ -111,7 +111,7 @@ def test_a_special_token_that_an_objective_does_not_name_is_refused(reversal):
             check_answer(arm, example)
             continue
         message = (
-            "arm backwards: found [SEP] in a target; allowed: [EOS], what answer_special_tokens of the "
+            "arm backwards: found [SEP] in a target; allowed: [EOS], as answer_special_tokens of the "
             "objective reversal returns"
         )
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):

@@ -30,7 +30,7 @@ def make_model(rate):
 
 @pytest.fixture(scope="module")
 def batch():
-    """Rows that are equal, so that what is drawn for them is all that tells them apart."""
+    """Equal rows: they differ only in what is drawn for them."""
     tokens = np.random.default_rng(0).integers(256, VOCAB, LENGTH).astype(np.int32)
     return jax.tree.map(jnp.asarray, pack_rows([[Example(tokens[:10], tokens[10:])]] * 4, LENGTH, 3))
 

@@ -1,4 +1,4 @@
-"""The train step: accumulation changes memory alone, padding harms nothing, metrics tell the truth."""
+"""The train step: accumulation changes only memory, padding has no effect, metrics are correct."""
 
 from functools import partial
 

@@ -234,7 +234,7 @@ def test_the_head_is_a_quarter_of_the_work_at_most():
 
 @pytest.mark.slow
 def test_dropout_differs_between_samples_steps_and_rows(params):
-    """Rows of one and the same example: what is drawn for them is all that tells them apart."""
+    """Rows of one and the same example: they differ only in what is drawn for them."""
     example = masked_rows(((18,),))[0][0]
     rows = pack_rows([[example, example]] * 2, LENGTH, SPACING)
     assert packed_length(example) * 2 + SPACING <= LENGTH
@@ -265,7 +265,7 @@ def test_dropout_differs_between_samples_steps_and_rows(params):
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm", "hawk", "transformer"])
 def test_a_masked_tokens_loss_reaches_its_sample_in_both_directions_and_nothing_else(name):
-    """By the gradient in the embedding of each position, every one of which has a token of its own."""
+    """By the gradient in the embedding of each position; each position has a token of its own."""
     examples = masked_rows(((9, 9),))
     rows = pack_rows(examples, 32, SPACING)
     rows = rows._replace(tokens=300 + np.arange(32, dtype=np.int32)[None])

@@ -40,6 +40,6 @@ def test_processes_must_read_the_same_text(prepared):
     # As long, and of the same tokens, in another order.
     other = prepared("other", [*texts[1:], texts[0]])
     with pytest.raises(
-        DataError, match=r"other: process 1 has other text there than process 0 has in .*first;"
+        DataError, match=r"other: the text of process 1 differs from that of process 0 in .*first;"
     ):
         check_same_text(tuple(other), _SecondProcess(first.said))

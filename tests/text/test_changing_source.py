@@ -44,7 +44,7 @@ def _replace(path, contents):
 
 
 def _rewrite(path, contents):
-    """Other contents of the same size, and the times of before: only the system's own time tells."""
+    """Write other contents of the same size with the earlier times: only the system's own time differs."""
     status = path.stat()
     path.write_bytes(contents[:-2] + b"\n\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -128,7 +128,7 @@ def test_no_preparation_is_complete_of_a_file_that_changed(source, change, run, 
 
 
 def _stop_after(monkeypatch, file):
-    """Let a preparation end as if it were killed, when a shard is finished of which `file` is a part."""
+    """End a preparation as if it were killed, when a shard that contains part of `file` is finished."""
     from birdie_jax.text.source_record import SourceRecord
 
     save = SourceRecord.save
@@ -235,7 +235,7 @@ def test_a_file_that_is_added_is_named(stopped, run):
         run(paths[0].parent, output)
     (paths[0].parent / "d.jsonl").unlink()
     paths[2].unlink()
-    with pytest.raises(DataError, match=r"c\.jsonl: was read by this preparation, and .* has it no more"):
+    with pytest.raises(DataError, match=r"c\.jsonl: was read by this preparation, and .* no longer has it"):
         run(paths[0].parent, output)
 
 
@@ -246,7 +246,7 @@ def test_a_file_that_is_added_is_named(stopped, run):
         (lambda path: path.write_bytes(b""), "has 0 lines; 2 are expected"),
         (lambda path: path.write_bytes(b"{\n{\n"), "line 1: is not JSON"),
         (lambda path: path.write_bytes(b"{}\n{}\n"), r"line 1\.path: missing"),
-        (lambda path: path.write_bytes(path.read_bytes().replace(b'56": "', b'56": "0')), "is not the"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b'56": "', b'56": "0')), "not belong"),
     ],
 )
 def test_a_damaged_record_is_named(stopped, run, damage, message):

@@ -49,7 +49,7 @@ def test_an_empty_file_is_no_compressed_text(read, suffix):
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
 def test_cut_at_every_byte(read, suffix):
-    """Whatever is left is refused, but where a stream ends, which nobody can tell from a whole file."""
+    """Every cut is refused, except where a stream ends: that looks like a whole file."""
     streams = [COMPRESS[suffix](data) for data in STREAMS]
     whole = b"".join(streams)
     ends = {len(b"".join(streams[:count])): b"".join(STREAMS[:count]) for count in range(1, 4)}
@@ -65,7 +65,7 @@ def test_cut_at_every_byte(read, suffix):
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
 def test_every_byte_flipped(read, suffix):
     whole = b"".join(map(COMPRESS[suffix], STREAMS))
-    told = 0
+    detected = 0
     for place in range(len(whole)):
         for bits in (0x01, 0x80, 0xFF):
             damaged = bytearray(whole)
@@ -73,9 +73,9 @@ def test_every_byte_flipped(read, suffix):
             try:
                 assert read(suffix, bytes(damaged)) == b"".join(STREAMS)
             except DataError:
-                told += 1
-    # What a header holds beside the text, as the time in one of .gz, may be anything.
-    assert told > 2 * len(whole)
+                detected += 1
+    # A header may hold anything beside the text, such as the time in .gz.
+    assert detected > 2 * len(whole)
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)

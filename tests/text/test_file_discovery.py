@@ -186,7 +186,7 @@ def test_a_link_that_leads_nowhere_is_named(tree, target, pattern):
 )
 def test_a_spec_that_is_no_path_is_refused_on_one_short_line(spec, tmp_path):
     for given_spec in (spec, f"{tmp_path}/{spec}"):
-        with pytest.raises(DataError, match="is no file, no folder") as caught:
+        with pytest.raises(DataError, match="is not a file, a folder") as caught:
             open_source(given_spec)
         assert len(str(caught.value).splitlines()) == 1
         assert len(str(caught.value)) < 1000

@@ -142,7 +142,7 @@ def test_the_token_goes_to_the_hub_alone_and_is_in_no_message(server, monkeypatc
         assert TOKEN not in request.path
         assert not (request.host == "files" and request.authorization)
     monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\nX-Header: 1")
-    with pytest.raises(DataError, match="HF_TOKEN holds characters") as caught:
+    with pytest.raises(DataError, match="HF_TOKEN contains characters") as caught:
         open_source(URL)
     assert TOKEN not in str(caught.value)
 
@@ -182,7 +182,7 @@ def test_a_date_after_which_to_try_again_is_kept(server, pauses):
         ("one.parquet", (404, {}), 2, "/a/one.parquet: cannot be read: 404 Not Found; check the name"),
         ("one.parquet", (302, {"Location": "file:///x"}), 2, "to url 'file:///x' is not allowed"),
         ("one.parquet", (200, {}), 1, "found 2 bytes and status 206 for bytes=0-"),
-        ("/tree/", (200, {}), 2, ": the answer of ENDPOINT is no JSON"),
+        ("/tree/", (200, {}), 2, ": the response of ENDPOINT is not JSON"),
     ],
 )
 @pytest.mark.usefixtures("pauses")
@@ -208,10 +208,10 @@ def test_what_the_hub_refuses_is_one_line(server, place, fault, status, message)
         (f"{URL}/a/b/picture.png", "has no supported suffix; supported"),
         (
             "hf://org/model",
-            "input 'hf://org/model': is no URL of a data set; allowed: hf://datasets/ORG/NAME",
+            "input 'hf://org/model': is not the URL of a data set; allowed: hf://datasets/ORG/NAME",
         ),
-        (f"{URL}/../x", "is no URL of a data set"),
-        ("hf://datasets/user:password@org/x", "is no URL of a data set"),
+        (f"{URL}/../x", "is not the URL of a data set"),
+        ("hf://datasets/user:password@org/x", "is not the URL of a data set"),
     ],
 )
 def test_what_cannot_be_a_source_is_named(server, url, message):

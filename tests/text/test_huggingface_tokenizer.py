@@ -70,7 +70,7 @@ def test_text_comes_back_in_its_normal_form(text):
     normal = normalizers.NFC().normalize_str(text)
     assert tokenizer.decode(tokens) == normal
     assert tokenizer.byte_lengths()[tokens].sum() == len(normal.encode())
-    # No text gives the token by which texts end.
+    # No text gives the token that ends texts.
     assert NUM_SPECIAL_TOKENS not in tokens
 
 

@@ -124,7 +124,7 @@ def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
     assert process.returncode == 130, errors
     assert (
         errors
-        == "birdie_jax.prepare_data: stopped; the same command goes on from the last finished shard\n"
+        == "birdie_jax.prepare_data: stopped; the same command resumes from the last finished shard\n"
     )
     assert not list(output.glob("*.partial"))
 
@@ -180,7 +180,7 @@ def test_full_disk_while_the_manifest_is_written(corpus, settings, tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        message = r"manifest\.json: \d+ bytes cannot be written: No space left on device; what was there"
+        message = r"manifest\.json: \d+ bytes cannot be written: No space left on device; the previous file"
         with pytest.raises(DataError, match=message):
             prepare(str(corpus), output, **settings)
     assert len(load_manifest(output).train) == 2

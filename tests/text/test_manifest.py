@@ -163,8 +163,8 @@ def _stop_after(times, save):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ("[" * 100_000, "is not JSON that can be read: is nested too deeply"),
-        ("1" * 5000, "is not JSON that can be read: Exceeds the limit"),
+        ("[" * 100_000, "is not readable JSON: is nested too deeply"),
+        ("1" * 5000, "is not readable JSON: Exceeds the limit"),
         ('{"complete": true, "complete": false}', "has the field 'complete' twice; allowed: once"),
     ],
 )

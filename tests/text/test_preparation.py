@@ -142,7 +142,7 @@ def test_files_of_others_are_not_touched(run, corpus, tmp_path):
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "train-00000.arrayrecord"
     path.write_text("precious")
-    with pytest.raises(DataError, match=re.escape(f"{path}: is there without a manifest.json")):
+    with pytest.raises(DataError, match=re.escape(f"{path}: exists without a manifest.json")):
         run(corpus, tmp_path / "out")
     assert path.read_text() == "precious"
 
@@ -234,7 +234,7 @@ def test_bad_document_is_named_and_finished_shards_are_kept(
     assert manifest.train
     assert not manifest.complete
     assert not list((tmp_path / "out").glob("*.partial"))
-    # Put right, it goes on, and ends as if the file had been right from the start.
+    # After the file is fixed, the preparation resumes, and ends as if it had been right from the start.
     make_json_lines(folder / "b.jsonl", documents[150:])
     kept = (tmp_path / "out" / "train-00000.arrayrecord").stat().st_mtime_ns
     run(folder, tmp_path / "out")

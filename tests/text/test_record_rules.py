@@ -75,18 +75,18 @@ def test_a_field_whose_own_name_has_a_dot_comes_first(tmp_path):
 @pytest.mark.parametrize(
     ("document_filter", "message"),
     [
-        ("language", "filter 'language': cannot be read from character 0 on, 'language'; allowed: FIELD"),
-        ("language = en", "cannot be read from character 0 on"),
+        ("language", "filter 'language': cannot be parsed from character 0 on: 'language'; allowed: FIELD"),
+        ("language = en", "cannot be parsed from character 0 on"),
         (
             "language == new norse",
-            "cannot be read from character 16 on, 'norse'; allowed: FIELD OPERATOR VALUE",
+            "cannot be parsed from character 16 on: 'norse'; allowed: FIELD OPERATOR VALUE",
         ),
-        ("score > 1 and", "cannot be read from character 10 on, 'and'"),
-        ("score > 1 or score < 0", "cannot be read from character 10 on, 'or score < 0'"),
+        ("score > 1 and", "cannot be parsed from character 10 on: 'and'"),
+        ("score > 1 or score < 0", "cannot be parsed from character 10 on: 'or score < 0'"),
         ("score > high", "found 'high' after >; allowed: a number"),
         ("len(text) == long", "found 'long' after ==; allowed: a number"),
         ("score == [1]", "found [1]; allowed: a number, a word or a text"),
-        ('language == "\\x"', "is no JSON text"),
+        ('language == "\\x"', "is not a JSON string"),
     ],
 )
 def test_a_filter_that_cannot_be_read_is_refused(document_filter, message):

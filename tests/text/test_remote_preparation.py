@@ -111,7 +111,7 @@ OTHERS = {
 
 
 class _Overtaken:
-    """Writes, before one of which another preparation writes all of its own to the same place."""
+    """Writes; before one of them, another preparation writes all of its own to the same place."""
 
     def __init__(self, prepare_other, number):
         self._prepare_other, self._number = prepare_other, number
@@ -161,7 +161,7 @@ def test_of_two_writers_one_waits_and_overwrites_nothing(corpus, settings, url, 
 
 
 def _either(prepares):
-    """Return the error by which a preparation stops, or None."""
+    """Return the error that stops a preparation, or None."""
     try:
         prepares()
     except DataError as error:
@@ -282,7 +282,7 @@ def test_what_was_written_though_the_answer_was_lost_is_ones_own(corpus, setting
 
 def test_other_settings_and_files_without_a_manifest_are_refused(corpus, settings, url):
     write_whole(f"{url}/train-00000.arrayrecord", b"x")
-    with pytest.raises(DataError, match=re.escape(url) + r"/train-00000.arrayrecord: is there without a"):
+    with pytest.raises(DataError, match=re.escape(url) + r"/train-00000.arrayrecord: exists without a"):
         prepare(str(corpus), url, **settings)
     prepare(str(corpus), f"{url}/2", **settings)
     with pytest.raises(

@@ -85,7 +85,7 @@ def test_shards_of_a_store_without_reading_in_place_are_copied_first(prepared, u
     order = [len(local) - 1, 0]
     assert tokens(remote, order) == tokens(local, order)
     assert copies(tmp_path) == [local.manifest.train[0].name, local.manifest.train[-1].name]
-    with pytest.raises(DataError, match=re.escape(url) + r": such a store.* raise data\.mirror_gib"):
+    with pytest.raises(DataError, match=re.escape(url) + r": records of such.* raise data\.mirror_gib"):
         TokenShards(url, "train", mirror_gib=0)
 
 
@@ -212,7 +212,7 @@ def test_other_records_than_those_of_the_manifest_are_no_copy(url, prepared, mon
     manifest = read_manifest(prepared)
     manifest["train"][0]["sha256"] = "0" * 64
     write_whole(path, json.dumps(manifest).encode())
-    with pytest.raises(DataError, match=r"train-00000\.arrayrecord: has other records than the manifest"):
+    with pytest.raises(DataError, match=r"train-00000\.arrayrecord: its records differ from the manifest"):
         TokenShards(url, "train")[0]
     shard = f"{url}/train-00000.arrayrecord"
     write_whole(shard, os.urandom(len(read_bytes(shard))))
@@ -234,4 +234,4 @@ def test_an_outage_ends_in_an_error_that_names_the_shard(prepared, tmp_path):
     files = {f"x/{name}": data for name, data in contents(prepared).items()}
     last = load_manifest(prepared).train[-1].name
     message = message_after_outage(tmp_path, _READ, files=files)
-    assert re.match(re.escape(f"gs://bucket/x/{last}") + ": record .* was not given within 3 s", message)
+    assert re.match(re.escape(f"gs://bucket/x/{last}") + ": record .* did not arrive within 3 s", message)

@@ -42,7 +42,7 @@ def test_text_prepared_there_after_a_stop_is_read_and_resumed_like_that_of_a_dis
     assert found == expected
     np.testing.assert_array_equal(remote_state, state)
     assert rows(TokenShards(s3_url, "train"), state)[0] == rows(TokenShards(local, "train"), state)[0]
-    with pytest.raises(DataError, match=re.escape(s3_url) + r": such a store.* raise data\.mirror_gib"):
+    with pytest.raises(DataError, match=re.escape(s3_url) + r": records of such.* raise data\.mirror_gib"):
         TokenShards(s3_url, "train", mirror_gib=0)
 
 

@@ -130,7 +130,7 @@ def refused(spec, message, **keywords):
 
 
 def test_what_is_no_source_is_named(tmp_path):
-    refused(tmp_path / "none.txt", r"none\.txt'?: is no file, no folder, not 'stdlib', and matches no file")
+    refused(tmp_path / "none.txt", r"none\.txt'?: is not a file, a folder or 'stdlib', and matches no file")
     refused("", "the input is empty")
     path = tmp_path / "x.csv"
     path.write_text("x")
@@ -260,7 +260,7 @@ def test_messages_are_one_short_line(tmp_path, suffix, line, text_field, name):
 
 
 def test_damaged_parquet_leads_to_no_other_exception(tmp_path):
-    """Cut anywhere it is an error; what a flipped byte changes in the metadata, Parquet cannot tell."""
+    """A cut anywhere is an error. Parquet cannot detect a flipped byte in the metadata."""
     path = tmp_path / "rows.parquet"
     table = pyarrow.table({"text": ["one", "two", "three"] * 5})
     pyarrow.parquet.write_table(table, path, write_page_checksum=True)

@@ -200,9 +200,9 @@ def test_what_is_missing_is_named(source, settings, tmp_path):
         ({"deduplicate": True}, "deduplicate is True; allowed: false with units"),
         (
             {"units": 3},
-            r"out/plan\.json: is another plan, of other settings or of a source that has changed",
+            r"out/plan\.json: holds a plan with other settings, or of a source that has changed",
         ),
-        ({"units": 0}, r"out/plan\.json: is there without a manifest\.json; use another output folder"),
+        ({"units": 0}, r"out/plan\.json: exists without a manifest\.json; use another output folder"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(source, settings, tmp_path, changes, message):

@@ -68,8 +68,8 @@ def check_stages(config: BanditConfig, class_names: tuple[str, ...], num_decisio
     for (start, _), first, end in zip(stages, first_decisions(stages, num_decisions), ends, strict=True):
         if first >= end:
             raise ValueError(
-                f"bandit.stages: found a stage from {start:g} to the next that holds none of the run's "
-                f"{num_decisions} decisions; allowed: stages in which a decision is taken, or a smaller "
+                f"bandit.stages: found a stage from {start:g} to the next with none of the run's "
+                f"{num_decisions} decisions; allowed: stages with a decision, or a smaller "
                 "bandit.every_steps"
             )
     for _, weights in stages:
