@@ -10,7 +10,7 @@ NUM_SPECIAL_TOKENS = 256
 PADDING = 0
 START = 1  # "begin generating": closes the context, opens the target (paper, appendix E.1)
 END = 2  # the answer, or the document, is complete
-MASK = 3  # stands in for a token in masked language modelling
+MASK = 3  # replaces a token in masked language modelling
 
 # Delimiters of selective copying (paper, Table 1).
 SPAN_START = 8
@@ -24,7 +24,7 @@ MIDDLE_PREFIX = 16
 MIDDLE_SUFFIX = 17
 MIDDLE = 18
 
-# The first token of the context names what is asked for.
+# The first token of the context names the objective.
 PREFIX_LM = 24
 SPAN_CORRUPTION = 25
 FULL_SPAN_CORRUPTION = 26

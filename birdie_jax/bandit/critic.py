@@ -1,6 +1,6 @@
 """The critic: from the history of losses and actions to the reward that an action would earn.
 
-A critic is a linen module with three methods, so that a long history is read once however many
+A critic is a linen module with three methods, so a long history is read once however many
 candidates are then scored against it:
 
 - `critic(steps, used)` predicts the rewards at every step, to learn from;
@@ -163,7 +163,7 @@ def critic_inputs(
 ) -> Float[Array, "*steps inputs"]:
     """Return the critic's steps: losses and actions, each of unit root mean square over the arms.
 
-    A loss or action that is not finite counts as 0, so that the result is finite whatever was measured.
+    A loss or action that is not finite counts as 0, so the result is finite whatever was measured.
     """
     return jnp.concatenate([_scale_to_unit_rms(losses), _scale_to_unit_rms(actions)], axis=-1)
 

@@ -1,4 +1,4 @@
-"""One decision after another: the state at the start, what an observation changes, and the next mixture."""
+"""The decisions: the state at the start, its change by an observation, and the next mixture."""
 
 from collections.abc import Sequence
 from typing import Any

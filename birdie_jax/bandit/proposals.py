@@ -1,4 +1,4 @@
-"""The actions of policy birdie: a random one that explores, and the best by the critic's predictions."""
+"""The actions of policy birdie: a random one to explore, and the best by the critic's predictions."""
 
 from typing import cast
 

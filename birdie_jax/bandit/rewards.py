@@ -1,4 +1,4 @@
-"""What a reward is, and every reward by its name."""
+"""The type of a reward, and every reward by its name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ Reward = Callable[[BanditConfig, Float[Array, "history arms"], Int[Array, ""]], 
 It is called from the second observation on, is traced by `jax.jit`, and must not read rows after the newest
 one, which are unused. A loss may be NaN or infinite in any row; where one of the last two is, the arm's
 reward is set to 0 whatever the function returns. Rewards are within [-1, 1]. All that a reward remembers is
-the history, so that it adds nothing to a checkpoint.
+the history, so it adds nothing to a checkpoint.
 """
 
 REWARDS: Registry[Reward] = Registry("bandit.reward")
@@ -93,7 +93,7 @@ register_reward("running_scale", running_scale)
 # Theirs are quantiles of a random sample of all history; here of the last `reward_memory` observations,
 # for what a loss moves shrinks by orders of magnitude over a run. `learning_progress` takes d, the fall
 # of the arm's loss, with its sign; `absolute_progress` takes |d|: an arm that is being forgotten is
-# learnable too (Oudeyer et al. 2007). All arms share one scale, so that an arm that has stopped moving
+# learnable too (Oudeyer et al. 2007). All arms share one scale, so an arm that has stopped moving
 # earns little.
 
 _LOW, _HIGH = 0.2, 0.8

@@ -1,4 +1,4 @@
-"""The bandit's state: what it is, and what is read from it."""
+"""The bandit's state, and functions that read it."""
 
 import typing
 
@@ -11,7 +11,7 @@ from birdie_jax.array_types import ArmVector, Key, KeyData
 from birdie_jax.bandit.critic import critic_inputs
 from birdie_jax.bandit_config import BanditConfig
 
-# What a decision's key is folded with, so that no two uses share random numbers.
+# What a decision's key is folded with, so no two uses share random numbers.
 LEARNING, PROPOSING, EXPLORING = 0, 1, 2
 
 

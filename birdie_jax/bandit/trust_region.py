@@ -1,6 +1,6 @@
 """Policies that move shares of classes along estimated gains, at a decision no further than a trust region.
 
-A gain is by how much a larger share of a class would lower the objective: the mean over classes of the
+A gain is how much a larger share of a class would lower the objective: the mean over classes of the
 validation loss. With q the mixture's own shares and z the gains of unit size,
 
     d = step z - log(w / q) / memory

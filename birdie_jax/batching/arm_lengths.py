@@ -1,4 +1,4 @@
-"""How long the examples of each arm are, counted on rows that are made as those of training are."""
+"""The lengths of each arm's examples, counted on rows that are made as in training."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from birdie_jax.batching.row_stream import RowSettings, RowStream
 from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.text.corpora import RowText
 
-# The share of the examples that is drawn from all arms evenly, so that rare arms are counted too.
+# The share of the examples that is drawn from all arms evenly, so rare arms are counted too.
 _EVEN_SHARE = 0.1
 _MIN_EXAMPLES_OF_ARM = 4
 

@@ -1,4 +1,4 @@
-"""The mixtures that were decided, shared with every thread and process that makes batches under them."""
+"""The chosen mixtures, shared with every thread and process that makes batches under them."""
 
 import mmap
 import os
@@ -50,9 +50,9 @@ class DecisionSchedule:
 
     @property
     def num_mixtures(self) -> int:
-        """How many decisions batches can ask for; `num_decisions`, or one more.
+        """The number of decisions that batches can request; `num_decisions`, or one more.
 
-        Batches are made ahead of training, so the batch of 0-based step `num_steps` is asked for, though it
+        Batches are made ahead of training, so the batch of 0-based step `num_steps` is requested, though it
         is never trained on. Where `every_steps` divides `num_steps` it would begin another decision.
         """
         return self.num_steps // self.every_steps + 1
@@ -77,7 +77,7 @@ class MixtureHistory:
     """Mixtures by decision number, shared with threads and worker processes of this machine.
 
     A batch must be made under the mixture that the newest decision before it chose, on every process and
-    however far ahead batches are made. So a batch maker asks the history, which answers only when that
+    however far ahead batches are made. So a batch maker queries the history, which answers only when that
     decision is published. The history is a file that workers map, whatever way they were started; it is
     gone when the history is, even where its process was killed.
     """
@@ -90,7 +90,7 @@ class MixtureHistory:
         file.truncate(8 * (1 + num_decisions * num_arms))
         self._cells = np.frombuffer(mmap.mmap(file.fileno(), 0), np.float64)
         self._published = 0
-        # Kept open until nobody can ask for it: a worker that starts late must not find another file there.
+        # Kept open while a worker can still open it: a worker that starts late must not open another file.
         weakref.finalize(self, file.close)
 
     def publish(self, mixture: Float[np.ndarray, " arms"]) -> None:

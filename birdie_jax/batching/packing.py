@@ -1,4 +1,4 @@
-"""Examples to rows: which position each token of a sample has, and what the model may know about it."""
+"""Examples to rows: the position of each token of a sample, and what the model may know about it."""
 
 from collections.abc import Sequence
 

@@ -83,7 +83,7 @@ StreamStates = Int64[np.ndarray, "rows state"]
 class BatchWithState(NamedTuple):
     """A batch, and the states of its rows' streams after it.
 
-    The states travel with the batch, so that a checkpoint saves those of the last batch trained on, however
+    The states travel with the batch, so a checkpoint saves those of the last batch trained on, however
     many were made ahead and by however many workers.
 
     Attributes:
@@ -190,7 +190,7 @@ class RowStreamsIterator(grain.DatasetIterator):
         return BatchWithState(batch, self._stream_states())
 
     def get_state(self) -> dict[str, Any]:
-        """Return the step and the stream states; grain asks for them after every batch."""
+        """Return the step and the stream states; grain calls this after every batch."""
         return {"step": self._step, "stream_states": self._stream_states()}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ def prefetch_batches(streams: RowsDataset, *, workers: int, prefetch: int) -> gr
     if rows % workers:
         raise ValueError(f"workers: found {workers} for {rows} rows; allowed: 0 or a divisor of {rows}")
     if not flags.FLAGS.is_parsed():
-        # Grain asks absl for settings of its workers, also in a program that has no flags.
+        # Grain reads settings of its workers from absl, also in a program that has no flags.
         flags.FLAGS.mark_as_parsed()
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
     blocks = streams.mp_prefetch(options, worker_init_fn=_tie_worker_to_parent)

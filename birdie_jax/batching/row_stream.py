@@ -20,7 +20,7 @@ _SHUFFLE_ROUNDS = 4
 # For text in a bucket, records for at most this many rows are requested ahead.
 _ROWS_AHEAD = 2
 _MAX_RECORDS_AHEAD = 32
-# An example may be cut to the room left in a row, but not below this share of the text that it asked for,
+# An example may be cut to the room left in a row, but not below this share of the text that it requested,
 # and only where no more than this share of the buffer is free.
 _MIN_TEXT_SHARE = 0.25
 _MAX_FREE_SHARE = 0.25
@@ -81,7 +81,7 @@ class RowStream:
     """Draws examples from the text under the mixture in force, and fills rows with them.
 
     Example i of row r is a function of (seed, r, i, the place where its text begins, the mixture, the room
-    it must fit), and the text is read record by record in an order that is shuffled anew every epoch. An
+    it must fit), and the text is read record by record in an order that is reshuffled every epoch. An
     example that does not fit the row at hand is buffered, and only its index and its cursor are saved: it
     was drawn for a whole row, and when the mixture changes, what is buffered is drawn again under the new
     one. So the first row after a decision already has nothing of the old mixture, and a restored stream
@@ -187,7 +187,7 @@ class RowStream:
         return self._undrawn or [(buffered.index, buffered.cursor) for buffered in self._buffer]
 
     def next_row(self) -> list[Example]:
-        """Return the examples of the next row; the one buffered longest comes first, so that none starves.
+        """Return the examples of the next row; the one buffered longest comes first, so none starves.
 
         Then comes the longest buffered example that fits the room left, and so on. Where none fits, a new
         one is drawn, and buffered if it does not fit. Where the buffer is nearly full, a new one is cut to

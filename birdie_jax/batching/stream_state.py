@@ -81,10 +81,10 @@ class StreamLayout(NamedTuple):
 def carry_over(
     state: Int64[np.ndarray, " before"], before: StreamLayout, after: StreamLayout
 ) -> Int64[np.ndarray, " after"]:
-    """Return the state of a stream that continues with other corpora, found again by their names.
+    """Return the state of a stream that continues with other corpora, matched by their names.
 
-    A new corpus begins at its beginning, and the positions of all are counted anew. What is buffered is
-    dropped, or the new shares would wait for rows that hold it.
+    A new corpus starts at its beginning, and the positions of all are counted from zero. Buffered examples
+    are dropped; otherwise the new shares would wait for rows that hold them.
     """
     moved = after.initial()
     moved[0] = state[0]

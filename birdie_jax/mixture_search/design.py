@@ -2,11 +2,11 @@
 
 Point 0 has the configuration's own shares, and point 1 the same share for every class. All others are drawn
 from Dirichlet distributions of several strengths, as in RegMix (Liu et al. 2024, arXiv 2407.01492). Their
-mean is the mean of points 0 and 1, so that a class with a small share of its own is tried with larger ones.
+mean is the mean of points 0 and 1, so a class with a small share of its own is tried with larger ones.
 With several stages each one is drawn by itself: an effect of a class early in the run can then be separated
 from one late in it.
 
-A point depends on the seed and its own number alone. A search with more proxies keeps all that it has.
+A point depends only on the seed and its own number. A search with more proxies keeps the earlier ones.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a search has found: the law fitted to its proxies, its test on points left out, and a mixture."""
+"""The findings of a search: the law fitted to its proxies, its test on points left out, and a mixture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The proxies of a search: one training each, in a process of its own, and the losses that it ends with."""
+"""The proxies of a search: one training each, in its own process, and its final losses."""
 
 import shlex
 import subprocess

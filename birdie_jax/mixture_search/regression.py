@@ -94,7 +94,7 @@ def predict_left_out(shares: Shares, losses: Losses) -> Losses:
 
 
 def rank_correlation(one: Float[np.ndarray, " points"], other: Float[np.ndarray, " points"]) -> float:
-    """Return Spearman's correlation; equal values have ranks in the order in which they stand."""
+    """Return Spearman's correlation; equal values have ranks in their order."""
     ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (one, other)]
     count = len(one)
     return 1.0 - 6.0 * float(((ranks[0] - ranks[1]) ** 2).sum()) / (count * (count**2 - 1))

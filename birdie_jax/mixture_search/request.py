@@ -1,4 +1,4 @@
-"""What a search is asked for, checked before anything trains: the design, the objective, the proxies."""
+"""The request of a search, checked before anything trains: the design, the objective, the proxies."""
 
 import re
 from dataclasses import replace
@@ -77,7 +77,7 @@ def choose_numbers(text: str | None, proxies: int) -> range:
     """Return the numbers of the proxies of --only; of None all.
 
     Raises:
-        ConfigError: it is no number and no range of numbers, or none of --proxies.
+        ConfigError: it is not a number or a range of numbers, or not within --proxies.
     """
     if text is None:
         return range(proxies)

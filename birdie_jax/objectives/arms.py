@@ -27,7 +27,7 @@ class Arm:
     """An objective with its parameters, as the mixture draws it and the bandit rewards it.
 
     Attributes:
-        name: the arm's name, of at most 100 letters, digits and underscores, so that it can be part of a
+        name: the arm's name, of at most 100 letters, digits and underscores, so it can be part of a
             file's or a metric's name.
         objective: the objective that makes its examples.
         group: the class of arms that it belongs to, named by the same letters.

@@ -1,4 +1,4 @@
-"""Causal language modelling (CLM; EMNLP paper, Table 1): write the text, having read nothing."""
+"""Causal language modelling (CLM; EMNLP paper, Table 1): write the text without a context."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,6 +1,6 @@
 """Checks of an objective's parameters.
 
-Every error names the objective or the arm, the field, the value that was found, and what is allowed.
+Every error names the objective or the arm, the field, its value and the allowed values.
 """
 
 import numbers

@@ -1,4 +1,4 @@
-"""What every objective makes of a text: something to read, and something to write or to name in place."""
+"""The example that an objective makes: a context to read, and a target to write or labels in place."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from jaxtyping import Int32
 from birdie_jax.vocabulary import PADDING
 
 NO_LABEL = PADDING
-"""What stands in `Example.labels` where there is no loss."""
+"""The value in `Example.labels` where there is no loss."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Example:
         context: int32 `[context]`, read bidirectionally, and without loss but for `labels`; empty for
             causal objectives.
         target: int32 `[target]`, what the model has to write; every position bears loss.
-        arm: index, within the mixture, of the arm that asked for the example.
+        arm: index, within the mixture, of the arm that requested the example.
         labels: int32 `[context]`, what the model has to name in the places of the context, `NO_LABEL` where
             there is no loss. Such an example has an empty target, and no start token is placed in it. None:
             all loss is on the target.

@@ -23,8 +23,8 @@ class MaskedLM(Objective):
     [MASK] with the probability `mask_share`, a random token with the probability `random_share`, and else
     stays; all of them are to be named. There is no target: everything is read in both directions.
 
-    Marker and [SEP] stand where Devlin et al. have [CLS] and [SEP]. Neither is chosen, and no special token
-    is drawn: published code for this objective draws from the whole vocabulary.
+    Marker and [SEP] replace [CLS] and [SEP] of Devlin et al. Neither is chosen, and no special token is
+    drawn: published code for this objective draws from the whole vocabulary.
 
     Attributes:
         rate: the share of the text's tokens that is to be named.
@@ -64,7 +64,7 @@ class MaskedLM(Objective):
         """Return the objective that draws random tokens among so many pieces, unless it has a number.
 
         Raises:
-            ValueError: its own number is larger, so that tokens would be drawn that the model has not.
+            ValueError: its own number is larger, so tokens would be drawn that the model has not.
         """
         if self.num_pieces is None:
             return replace(self, num_pieces=num_pieces)
@@ -97,7 +97,7 @@ class MaskedLM(Objective):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; which tokens are chosen, and what stands for them, is random."""
+        """Make the example; the chosen tokens and their replacements are random."""
         del ends_document
         (ordinary,) = np.nonzero(tokens >= vocabulary.NUM_SPECIAL_TOKENS)
         if not len(ordinary):

@@ -209,7 +209,7 @@ def _ul2(length: int) -> list[_Class]:
 def _tiny(length: int) -> list[_Class]:
     """Return one arm for each objective of the paper, for short rows (256) and small models.
 
-    Lengths are shares of the row. Causal LM has 30 %, so that a small model learns to write at all; the
+    Lengths are shares of the row. Causal LM has 30 %, so a small model learns to write at all; the
     other seven share the rest evenly.
     """
 
@@ -234,7 +234,7 @@ def _small_models(length: int) -> list[_Class]:
     """Return the arms with which a small model learns to copy within a few million tokens.
 
     Copying and selective copying begin with texts of a few tokens, where little is to be searched, and are
-    classes of their own there, so that a schedule can begin with them (`SMALL_MODEL_STAGES`). Lengths are
+    classes of their own there, so a schedule can begin with them (`SMALL_MODEL_STAGES`). Lengths are
     absolute: what is learned is to find and to repeat, which needs no long rows. The shares leave causal LM
     about a third of the loss. Its choice is measured in docs/measurements/retrieval.md.
     """
@@ -245,7 +245,7 @@ def _small_models(length: int) -> list[_Class]:
     def selective(low: int, high: int, spans: int) -> list[_Specification]:
         one = {"span_length": (4, 4), "start_delimiter_length": (1, 2), "end_delimiter_length": (1, 2)}
         several = {"span_length": (2, 4), "start_delimiter_length": (1, 2), "end_delimiter_length": (1, 1)}
-        # In long texts few single tokens stand but once, and most texts would be refused.
+        # Long texts have few unique single tokens, and most texts would be refused.
         many = {"span_length": (2, 4), "start_delimiter_length": (2, 3), "end_delimiter_length": (1, 2)}
         lengths = {1: one, 2: several, 3: several, 4: many}[spans]
         bounds = {"min_length": low, "max_length": high, "spans": spans, **lengths}

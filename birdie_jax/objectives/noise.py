@@ -50,7 +50,7 @@ class SpanNoise:
         lengths: int64 `[2 * spans]`, the lengths of the parts: kept, noise, kept, noise, ...
         starts: int64 `[2 * spans]`, where in the text each part starts.
         is_noise: bool `[tokens]`.
-        sentinels: int32 `[spans]`, the sentinel that stands for each noise span, in the order of the text.
+        sentinels: int32 `[spans]`, the sentinel of each noise span, in the order of the text.
     """
 
     lengths: Int64[np.ndarray, " parts"]

@@ -26,7 +26,7 @@ class Objective(abc.ABC):
     Attributes:
         name: the name under which `make_objective` finds it.
         has_context: whether examples have a context at all; without one there is no place for a marker.
-        in_place: whether examples have labels in place of the context and no target, so that a model that
+        in_place: whether examples have labels in place of the context and no target, so a model that
             learns by them alone does not learn to write.
         draws_length: whether the number of tokens to read is drawn uniformly from what `min_length`,
             `max_length`, the text and the row allow; otherwise it is the maximum of these.
@@ -95,7 +95,7 @@ class Objective(abc.ABC):
         """Return the objective for text of a tokenizer of `num_pieces` pieces; few need to know.
 
         Raises:
-            ValueError: it asks for more pieces.
+            ValueError: it requires more pieces.
         """
         del num_pieces
         return self

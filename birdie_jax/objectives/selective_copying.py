@@ -19,7 +19,7 @@ class UniqueRuns:
 
     Args:
         tokens: int32 `[tokens]`, ids that are not negative.
-        max_length: the length of the longest run that will be asked for.
+        max_length: the length of the longest run that will be requested.
     """
 
     def __init__(self, tokens: Int32[np.ndarray, " tokens"], max_length: int):
@@ -85,7 +85,7 @@ class SelectiveCopying(Objective):
     How many tokens are read is drawn uniformly. The default lengths are the published code's.
 
     Attributes:
-        spans: the number of spans that are asked for, or a pair (low, high) from which it is drawn.
+        spans: the number of spans to copy, or a pair (low, high) to draw it from.
         query_first: whether the queries precede the text.
         span_length: the minimum and maximum number of tokens in a span, which is drawn uniformly.
         start_delimiter_length: the minimum and maximum number of tokens in a start delimiter.
@@ -131,7 +131,7 @@ class SelectiveCopying(Objective):
         return self.marker_length + 1 + count + self._spans_range[1] * (self._max_piece_length + 3)
 
     def answer_special_tokens(self, context: Int32[np.ndarray, " context"]) -> tuple[int, ...]:
-        """Return [DONE], and [SEP] where the context asks for several spans."""
+        """Return [DONE], and [SEP] where the context requests several spans."""
         several = np.count_nonzero(context == vocabulary.SPAN_START) > 1
         return (vocabulary.SEPARATOR, vocabulary.DONE) if several else (vocabulary.DONE,)
 
@@ -164,7 +164,7 @@ class SelectiveCopying(Objective):
             span_lengths = rng.integers(span_low, span_high + 1, places)
             start_lengths = rng.integers(start_low, start_high + 1, places).tolist()
             end_lengths = rng.integers(end_low, end_high + 1, places).tolist()
-            # Each place keeps room for delimiters at their longest, so that making one longer cannot reach
+            # Each place keeps room for delimiters at their longest, so making one longer cannot reach
             # into the next piece; what is left of the text falls at random between the places.
             rooms = span_lengths + (start_high + end_high)
             room_ends = rooms.cumsum()

@@ -1,4 +1,4 @@
-"""What the probabilities of a mixture are shares of: examples, as in the papers, or target tokens.
+"""Shares of a mixture: of examples, as in the papers, or of target tokens.
 
 Arms draw examples, but the loss is a mean over target tokens. With q_a the probability that an example is
 drawn from arm a, and m_a the mean number of target tokens of its examples, the arm's share of the loss is

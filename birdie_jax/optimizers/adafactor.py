@@ -18,7 +18,7 @@ _MAX_SIZE = 1.0
 def adafactor(config: OptimizerConfig, policies: PyTree[ParameterPolicy]) -> optax.GradientTransformation:
     """Return Adafactor's direction.
 
-    The decay of the second moments grows with the steps (section 7.2), so that `config.beta1`, `beta2` and
+    The decay of the second moments grows with the steps (section 7.2), so `config.beta1`, `beta2` and
     `epsilon` have no say. Smaller matrices than 128 by 128 keep all of their second moments.
     """
     del config, policies

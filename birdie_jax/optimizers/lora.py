@@ -2,9 +2,9 @@
 
 A map W [in, out] becomes W0 + alpha / rank * A B with A [in, rank] and B [rank, out] (equation 3). Their
 gradients follow from that of W: alpha / rank * G B^T and alpha / rank * A^T G. The factors and what an
-optimizer keeps of them are this one's state, and W itself is moved, so that the parameters of a run are the
-merged ones at each step: what evaluates, generates or exports them need not know of it. The gradient
-of W is computed whole; what is saved is the optimizer's state.
+optimizer keeps of them are this one's state, and W itself is moved, so the parameters of a run are the
+merged ones at each step: code that evaluates, generates or exports them needs no change. The gradient
+of W is computed whole; LoRA saves memory only in the optimizer's state.
 """
 
 from collections.abc import Callable, Mapping

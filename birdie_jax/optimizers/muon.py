@@ -1,6 +1,6 @@
 """Muon (Jordan et al. 2024): hidden matrices move along their orthogonalized momentum, all else by AdamW.
 
-The direction of a matrix has a root mean square of about 0.2, which is AdamW's, so that both share learning
+The direction of a matrix has a root mean square of about 0.2, which is AdamW's, so both share learning
 rate and weight decay (Liu et al. 2025, arXiv 2502.16982, section 2.2).
 """
 
@@ -21,7 +21,7 @@ from birdie_jax.optimizers.adamw import adamw
 from birdie_jax.optimizers.registry import register_optimizer
 
 _SIZE = 0.2
-# Mesh axes; those that divide parameters come first, so that rows of a matrix lie as the parameter's do.
+# Mesh axes; those that divide parameters come first, so rows of a matrix lie as the parameter's do.
 _AXES = ("fsdp", "tensor", "data")
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer is, every optimizer by its name, and what is the same with each of them."""
+"""The type of an optimizer, every optimizer by its name, and the parts that all of them share."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What each arm is, with an example of it in words, for the report."""
+"""Each arm's parameters and an example in words, for the report."""
 
 import dataclasses
 from typing import Any

@@ -89,7 +89,7 @@ class ArmValidation:
             self._observed = int(state.step)
         past = self._batches.schedule.num_mixtures
         if self._steers:
-            # What stands in the place of decisions before the first step is never read.
+            # The values of decisions before the first step are never read.
             past = taken
         for _ in range(past):
             self._batches.publish(np.asarray(state.sections[self.name].mixture))

@@ -1,4 +1,4 @@
-"""What a step on each arm alone would do for the mean of all classes' validation losses."""
+"""The effect of a step on each arm alone on the mean of all classes' validation losses."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -54,7 +54,7 @@ class GradientGains:
             class_scale: 1 / (arms in the arm's class).
         """
         if not isinstance(self._gradient, jax.stages.Wrapped):
-            # A gradient lies as its parameter does.
+            # A gradient has the sharding of its parameter.
             shardings = jax.tree.map(lambda leaf: leaf.sharding, state.params)
             self._gradient = jax.jit(self._gradient, out_shardings=shardings)
         weights = class_scale / (jnp.sum(class_scale) * tokens)

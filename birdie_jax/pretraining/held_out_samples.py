@@ -1,4 +1,4 @@
-"""What a run has learned, for people: held-out examples with what the model predicts of their targets."""
+"""Held-out examples for people, with the model's predictions of their targets."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""The train step of a causal or prefix language model, with what each objective arm adds to the loss."""
+"""The train step of a causal or prefix language model, with each objective arm's part of the loss."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

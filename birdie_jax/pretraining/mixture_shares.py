@@ -1,4 +1,4 @@
-"""Each arm's share of examples, positions and loss: what a mixture means, and what is to be expected."""
+"""Each arm's share of examples, positions and loss: the configured and the expected one."""
 
 import json
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ class MixtureShares:
 def measure_shares(config: Config, mixture: Mixture, text: RowText) -> MixtureShares:
     """Count the lengths of the arms' examples, and return what the run's mixtures mean with them.
 
-    A function of the configuration and the text alone, so that every process and every restart of a run has
+    A function of the configuration and the text alone, so every process and every restart of a run has
     the same. Where mixtures are shares of target tokens, the lengths are counted a second time, under the
     probabilities that the first count gives: an example's length depends a little on what else is in a row.
     Under mixtures of the bandit that are far from the first one, lengths can be off by as little as that.

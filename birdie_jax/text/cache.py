@@ -1,4 +1,4 @@
-"""Where a source is prepared when a run names no prepared folder: a folder for each way to prepare it."""
+"""The cache of prepared sources, for runs that name no prepared folder: one folder for each preparation."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Prepared texts that rows are read from together, each with its share."""
+"""Several prepared texts that rows read together, each with its share."""
 
 import hashlib
 import json

@@ -1,8 +1,8 @@
-"""Files read as bytes, decompressed by their suffix, a piece at a time; damage is never taken for the end.
+"""Files read as bytes, decompressed by their suffix, piece by piece; damage never looks like the end.
 
 A compressed file is one or more whole streams and the padding that its format allows. `gzip` raises for
-anything else. `_read_streams` is our own since `lzma.open` ends in silence where something else follows a
-stream, and zstandard's reader across frames where a frame is cut.
+anything else. `_read_streams` is our own, because `lzma.open` stops without an error where other data
+follows a stream, and zstandard's reader across frames does so where a frame is cut.
 """
 
 import gzip

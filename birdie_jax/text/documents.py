@@ -26,7 +26,7 @@ JSON_LINES_SUFFIX = ".jsonl"
 PARQUET_SUFFIX = ".parquet"
 TAR_SUFFIX = ".tar"
 
-# A larger text file is read as several documents, so that memory does not grow with it.
+# A larger text file is read as several documents, so memory does not grow with it.
 TEXT_PART_BYTES = 4 << 20
 MAX_LINE_BYTES = 256 << 20
 _PARQUET_ROWS = 64

@@ -1,8 +1,8 @@
-"""The files that a folder or a glob stands for: each once, links followed, nothing passed over in silence.
+"""The files of a folder or a glob: each once, links followed, nothing skipped without an error.
 
-`glob` and `pathlib` leave out what they may not read without a word, and disagree about links to folders.
-Here a folder that cannot be listed is an error; a link to a folder is followed, as those of data sets kept
-on several disks are; and what several paths lead to counts once, so that links in a circle end.
+`glob` and `pathlib` silently skip what they may not read, and disagree about links to folders. Here a
+folder that cannot be listed is an error, and a link to a folder is followed, as in data sets on several
+disks. What several paths lead to counts once, so links in a circle end.
 """
 
 import errno
@@ -49,7 +49,7 @@ def find_below(folder: Path, left_out: frozenset[str] = frozenset()) -> Iterator
 
 
 def find_matches(pattern: str) -> Iterator[Path]:
-    """Give what a glob matches: `**` stands for any folders, and only a dot matches a hidden name.
+    """Yield what a glob matches: `**` matches any folders, and only a dot matches a hidden name.
 
     Raises:
         DataError: a folder that may hold matches cannot be listed.
@@ -89,7 +89,7 @@ def keep_first_of_each(paths: Iterable[Path]) -> list[Path]:
 
 
 def _walk(folder: Path, left_out: frozenset[str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Give every folder from `folder` on, each once, with what is in it that is no folder."""
+    """Yield every folder from `folder` on, each once, with its entries that are not folders."""
     seen: set[str] = set()
     linked = deque([folder])  # after all others: a folder goes by its own path, if it has one here
     while linked:

@@ -2,9 +2,9 @@
 
     hf://datasets/ORG/NAME[@REVISION][/PATH]
 
-The client is our own: it takes the token from HF_TOKEN and the hub from HF_ENDPOINT alone, tries again as
-other stores do, and has no cache, telemetry or login. A commit never changes: what was listed at one is
-what is read. The protocol: https://huggingface.co/docs/hub/api.
+The client is our own. It takes the token only from HF_TOKEN and the hub only from HF_ENDPOINT, retries as
+other stores do, and has no cache, telemetry or login. A commit never changes: the listed files are the
+files that are read. The protocol: https://huggingface.co/docs/hub/api.
 """
 
 import datetime
@@ -70,7 +70,7 @@ def pin(url: str, commit: str = "") -> tuple[str, str]:
 
     Args:
         url: the URL, of any revision or none.
-        commit: the commit; empty for the newest of the revision, which the hub is asked for.
+        commit: the commit; empty for the newest of the revision, which the hub returns.
 
     Raises:
         DataError: the URL is of another form, or there is no such data set or revision, or it may not be

@@ -20,7 +20,7 @@ class HuggingFacePieces:
     """
 
     def __init__(self, model_bytes: bytes, name: str):
-        """Load a tokenizer.json; `name` stands for it in messages.
+        """Load a tokenizer.json; messages call it `name`.
 
         Raises:
             DataError: the bytes are no such file, its ids have gaps, or the library is not installed.

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a folder of token shards holds, how it was made, and how far it is.
+"""`manifest.json`: the contents of a folder of token shards, its settings and its progress.
 
 The manifest is replaced as a whole each time a pair of shards is finished, so it never names a shard that
 is not on the disk, and a stopped preparation resumes from `cursor`.
@@ -129,7 +129,7 @@ class Manifest:
     Attributes:
         format_version: the version of the folder's layout; this program writes `FORMAT_VERSION`.
         complete: whether the whole source is in the shards.
-        settings: what the shards were asked to be.
+        settings: the settings of the preparation.
         tokenizer: the tokenizer that made them; None until it is trained.
         dtype: the stored type of a token id, `uint16` or `uint32`; empty until the tokenizer is known.
         train: the finished shards of the training split, in order.

@@ -23,10 +23,10 @@ from birdie_jax.text.shard_writer import SHARD_FILE
 
 
 class ManifestGuard:
-    """Writes the files of one folder as long as nobody else does."""
+    """Writes the files of one folder while no other process does."""
 
     def __init__(self, directory: Location):
-        """Note the state of the manifest; read it after this, so that a change since is noticed.
+        """Note the state of the manifest; read it after this, so a change since is noticed.
 
         Raises:
             DataError: the store does not answer.
@@ -46,8 +46,8 @@ class ManifestGuard:
     def take_over(self, manifest: Manifest) -> None:
         """Become the owner of a folder whose manifest was read; remove what its owners before have left.
 
-        Shards that the manifest does not name are nobody's: those of a preparation that was killed, or of
-        one that still runs and will stop before it names them.
+        Shards that the manifest does not name have no owner: they are of a preparation that was killed, or
+        of one that still runs and will stop before it names them.
 
         Raises:
             OvertakenError: another preparation has begun meanwhile.
@@ -58,7 +58,7 @@ class ManifestGuard:
             self.remove_shards_except({shard.name for shard in (*manifest.train, *manifest.validation)})
 
     def check(self) -> None:
-        """Check that nobody has replaced the manifest.
+        """Check that no other process has replaced the manifest.
 
         Raises:
             OvertakenError: another preparation has.

@@ -1,4 +1,4 @@
-"""The manifest with which a preparation begins: a new one, or what an earlier start has left."""
+"""The manifest at the start of a preparation: a new one, or that of an earlier start."""
 
 from dataclasses import asdict
 
@@ -37,7 +37,7 @@ def resume_manifest(
     """Return what an earlier start with the same settings has left, its unfinished files removed.
 
     On a disk the finished shards of a preparation that continues are read and checked.
-    None where there was no earlier start, or it had not even a tokenizer, so that any settings will do.
+    None where there was no earlier start, or it had not even a tokenizer, so any settings will do.
 
     Raises:
         DataError: the folder holds another preparation, or the source is not what was read of it; names the

@@ -1,4 +1,4 @@
-"""What a tokenizer needs of a library that knows pieces of text."""
+"""The interface that a tokenizer requires of a library of pieces of text."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -24,7 +24,7 @@ class Pieces(Protocol):
             num_threads: the number of threads, where the library lets it be chosen; -1 = all.
 
         Raises:
-            ValueError: a text holds a lone surrogate, so that it is not Unicode text.
+            ValueError: a text holds a lone surrogate, so it is not Unicode text.
         """
         ...
 
@@ -32,7 +32,7 @@ class Pieces(Protocol):
         """Return the int32 pieces of a text, and int64 [pieces, 2]: the characters of each.
 
         Raises:
-            ValueError: the text holds a lone surrogate, so that it is not Unicode text.
+            ValueError: the text holds a lone surrogate, so it is not Unicode text.
         """
         ...
 
@@ -45,5 +45,5 @@ class Pieces(Protocol):
         ...
 
     def byte_lengths(self) -> Int[np.ndarray, " pieces"]:
-        """Return the UTF-8 bytes of the text that each piece stands for, int64; 1 where it has none."""
+        """Return the number of UTF-8 bytes of each piece's text, int64; 1 where it has none."""
         ...

@@ -1,7 +1,7 @@
-"""Documents to a folder of token shards: in parallel, in bounded memory, stopped and started at will.
+"""Documents to a folder of token shards: in parallel, in bounded memory, resumable at any instant.
 
 One process reads the source in order, a pool tokenizes, and the results are written in the source's order,
-so that the shards do not depend on the number of workers. When the training shard has `shard_tokens`
+so the shards do not depend on the number of workers. When the training shard has `shard_tokens`
 tokens, the shards of both splits are closed at that document and the manifest is replaced: it then names
 them and the next document. A preparation killed at any instant resumes from there, and ends with the same
 bytes, because a document's split and records depend on the document alone.

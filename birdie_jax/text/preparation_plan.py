@@ -1,7 +1,7 @@
 """`plan.json`: a source divided into units, which any processes prepare in any order.
 
-A plan is made of the names and sizes of the files alone; a unit is some consecutive files. What becomes of
-one depends on the plan and the tokenizer alone: neither on the machine nor on other units.
+A plan depends only on the names and sizes of the files; a unit is some consecutive files. The result of
+a unit depends only on the plan and the tokenizer, not on the machine or on other units.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""How far a preparation is: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of a preparation: a bar on a terminal, elsewhere a plain line now and then."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""How a record becomes a document: the field with its text, and the conditions that it has to fulfil.
+"""Rules that make a record a document: the field with its text, and the conditions on its fields.
 
 A filter is one condition or several with `and` between them: `language == en and len(text) >= 200`. A
 condition is a field, or the number of characters of one, an operator, and a value: a number, true, false,
@@ -113,7 +113,7 @@ def make_rules(
 
     Args:
         text_field: the field with the text.
-        document_separator: what divides text files; `\n` in it stands for a line end, `\t` for a tab.
+        document_separator: the separator in text files; `\n` in it is a line end, `\t` a tab.
         document_filter: the conditions, as the head of this file says; empty for none.
         deduplicate: whether a text that was given before is left out.
 

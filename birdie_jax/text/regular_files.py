@@ -1,4 +1,4 @@
-"""Files that are read must be regular ones: a pipe blocks whoever opens it, a device never ends."""
+"""Check that files are regular before they are read: a pipe blocks its reader, a device never ends."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ def check_regular(path: Path, status: os.stat_result) -> None:
     """Check that what `status` describes is a regular file.
 
     Raises:
-        DataError: it is something else; names it and says what it is.
+        DataError: it is something else; the error names its kind.
     """
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")

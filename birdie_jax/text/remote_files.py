@@ -1,8 +1,8 @@
-"""Files of a source in a bucket or on the hub: listed, read as streams, recognized by what the store says.
+"""Files of a source in a bucket or on the hub: listed, read as streams, identified by the store's listing.
 
-The listing gives each file's size, its generation (or ETag) and its checksums. Nothing here goes by times:
-a store's are those of the upload. A file is the same while its generation is (on the hub, the commit); its
-contents are known by their checksum, which a copy within the store keeps.
+The listing gives each file's size, its generation (or ETag) and its checksums. Times do not count, because
+a store's times are those of the upload. A file is the same while its generation is (on the hub, the
+commit). The checksum identifies its contents, and a copy within the store keeps the checksum.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class ObjectState(NamedTuple):
 
     Attributes:
         size: the number of its bytes.
-        generation: what the store gives every write anew; the ETag, where it has nothing better.
+        generation: a new value for every write, from the store; the ETag, where it has nothing better.
         checksum: the checksum that the store keeps of the contents, with its kind.
     """
 
@@ -42,7 +42,7 @@ class ObjectState(NamedTuple):
 
     @property
     def contents_sha256(self) -> str:
-        """A hash that stands for the contents: of their size and checksum, for they are not read for it."""
+        """A hash of the contents' size and checksum; the contents are not read."""
         return hashlib.sha256(f"{self.size} {self.checksum}".encode()).hexdigest()
 
 
@@ -54,7 +54,7 @@ def is_glob(url: str) -> bool:
 def find_objects(url: str) -> dict[epath.Path, ObjectState]:
     """Return the files that a URL names: an object, those below a folder, or those that a glob matches.
 
-    In a glob `**` stands for any folders, and only a dot matches a hidden name. Hidden files and folders
+    In a glob `**` matches any folders, and only a dot matches a hidden name. Hidden files and folders
     below a folder are left out.
 
     Args:
@@ -93,7 +93,7 @@ def open_unchanged_object(path: Location, expected: ObjectState) -> Iterator[io.
     """Open an object that must be in the state `expected`, and still be in it at the end of the `with`.
 
     Raises:
-        DataError: it cannot be read, or was written anew.
+        DataError: it cannot be read, or was rewritten.
     """
     if is_hub(path):
         try:
@@ -112,7 +112,7 @@ def open_unchanged_object(path: Location, expected: ObjectState) -> Iterator[io.
             try:
                 yield file
             except (DataError, OSError) as error:
-                # What is written anew looks damaged: that it changes is what the user can mend.
+                # A rewritten file looks damaged; the error names the change, which the user can stop.
                 _check_unchanged(path, expected, error)
                 raise
         _check_unchanged(path, expected)
@@ -210,7 +210,7 @@ def _matches(segments: list[str], pattern: list[str]) -> bool:
         return not segments
     first, rest = pattern[0], pattern[1:]
     if first == _ANY_FOLDERS:
-        # At the end it stands for the files below as well.
+        # At the end it also matches the files below.
         if not rest:
             return bool(segments) and _is_visible(segments)
         return any(

@@ -123,7 +123,7 @@ class RemoteRecords:
         try:
             return self._mirror.fetch(shard)
         except DataError as error:
-            # Where nothing is read in place, whoever waits for the record raises it.
+            # Where nothing is read in place, the caller that waits for the record raises it.
             with self._lock:
                 is_first, self._has_warned = not self._has_warned, True
             if self._in_place and is_first:
@@ -175,6 +175,6 @@ def _work(tasks: "queue.SimpleQueue[tuple[Future, Callable[[], Any]]]") -> None:
         future, task = tasks.get()
         try:
             future.set_result(task())
-        except BaseException as error:  # whoever waits gets it
+        except BaseException as error:  # the waiting caller gets it
             future.set_exception(error)
         del future, task

@@ -22,7 +22,7 @@ class SentencePiecePieces:
     """
 
     def __init__(self, model_bytes: bytes, name: str):
-        """Load a model; `name` stands for it in messages.
+        """Load a model; messages call it `name`.
 
         Raises:
             DataError: the bytes are not a SentencePiece model.

@@ -1,6 +1,6 @@
 """Copies of a bucket's token shards on this machine's disk, for all its processes and for later runs.
 
-A text has a folder of its own, named by `Manifest.sha256`, so that what is there is never another text.
+Each text has its own folder, named by `Manifest.sha256`, so the folder never holds another text.
 A shard is copied whole, under another name until it is checked; a lock on that file lets one process at a
 time copy it. Folders of texts that no process reads are removed, the oldest first, where the bound is met.
 """
@@ -21,7 +21,7 @@ from birdie_jax.text.array_record_file import check_records
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.manifest import SPLITS, Manifest, Shard
 
-# A request has a time limit of seconds, whatever it asks for.
+# A request has a time limit of seconds, whatever its size.
 _PART_BYTES = 8 << 20
 # Room that is left to others on the disk.
 _SPARE_BYTES = 1 << 30

@@ -65,7 +65,7 @@ def write_shards(
     documents.left_out = LeftOut(*(getattr(manifest, name) for name in LeftOut._fields))
     output = _ShardOutput(directory, manifest, guard, record)
     progress.start_stage("token shards", manifest.source_bytes, output.tokens)
-    # Closed at once on an error, so that no worker outlives this call.
+    # Closed at once on an error, so no worker outlives this call.
     results = tokenize_blocks(read_blocks(documents), tokenization, workers)
     try:
         for block, tokenized in results:
@@ -81,7 +81,7 @@ def write_shards(
 
 
 def read_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
-    """Group documents so that a block is worth sending to another process; a long document goes alone."""
+    """Group documents into blocks worth sending to another process; a long document goes alone."""
     texts: list[str] = []
     reader_states: list[_ReaderState] = []
     characters = 0

@@ -1,4 +1,4 @@
-"""The files of a source: which state of them was found, and whether they are still in it when read."""
+"""The files of a source: their recorded state, and a check that they still have it when they are read."""
 
 import hashlib
 import os
@@ -58,7 +58,7 @@ class SourceFile:
     def is_at(self, path: Location, state: FileState | ObjectState) -> bool:
         """Return whether the file that was read is there and untouched, by its state alone.
 
-        Inode and device do not count: some network file systems number anew at each mount.
+        Inode and device do not count: some network file systems renumber at each mount.
         """
         if isinstance(state, ObjectState):
             return (str(path), state.contents_sha256) == (self.path, self.sha256)

@@ -216,7 +216,7 @@ def open_source(
 
     Args:
         spec: `stdlib` for the Python standard library's own sources; a file; a folder, searched for all
-            supported files but hidden ones; or a glob, where `**` stands for any folders. Links to folders
+            supported files but hidden ones; or a glob, where `**` matches any folders. Links to folders
             are followed, and a file that several paths lead to is read once. Or any of these by URL, of a
             bucket or of a data set of the hub, hf://datasets/ORG/NAME[@REVISION]/... What a prepared folder
             within it holds is no document.

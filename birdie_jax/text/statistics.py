@@ -1,4 +1,4 @@
-"""Figures of a prepared text that a model's loss can be compared with."""
+"""Statistics of a prepared text to compare a model's loss with."""
 
 import numpy as np
 from jaxtyping import Float64

@@ -61,6 +61,6 @@ def decode_record(payload: bytes, dtype: str) -> TokenRecord:
 def split_evenly(tokens: Int[np.ndarray, " tokens"], record_tokens: int) -> list[np.ndarray]:
     """Cut a document's tokens into ceil(n / record_tokens) consecutive parts of near-equal size.
 
-    Near-equal, so that no record is a tiny tail; every part has at most `record_tokens` tokens.
+    Near-equal, so no record is a tiny tail; every part has at most `record_tokens` tokens.
     """
     return np.array_split(tokens, max(1, -(-len(tokens) // record_tokens)))

@@ -62,7 +62,7 @@ class TokenShards:
             DataError: the manifest is missing, incomplete or of another version, the split is empty, the
                 shards were made with another tokenizer, or a shard is missing or not of the recorded
                 size; or the store gives no records in place and they do not fit this machine.
-            ValueError: `split` is no split.
+            ValueError: `split` is not a split.
         """
         self.directory = locate(directory)
         self.is_remote = is_remote(self.directory)

@@ -1,4 +1,4 @@
-"""Documents to records, in other processes: the work of `prepare_data` that needs a processor."""
+"""Documents to records, in other processes: the CPU-bound work of `prepare_data`."""
 
 import hashlib
 import multiprocessing
@@ -86,7 +86,7 @@ def split_of(text: str, validation_fraction: float) -> str:
 
 def split_hash(text: str) -> float:
     """Return the text's hash as a number in [0, 1); below the fraction, the document is for validation."""
-    # The top 53 bits: a float holds them exactly, so that no hash is rounded up to 1.
+    # The top 53 bits: a float holds them exactly, so no hash is rounded up to 1.
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / 2**53
 

@@ -42,7 +42,7 @@ class Tokenizer:
 
     @classmethod
     def from_bytes(cls, model_bytes: bytes, name: str = "tokenizer model in memory") -> "Tokenizer":
-        """Return a tokenizer of a model given as its file's bytes; `name` stands for it in messages.
+        """Return a tokenizer of a model given as its file's bytes; messages call it `name`.
 
         Raises:
             DataError: the bytes are neither a SentencePiece model nor a tokenizer.json.
@@ -70,7 +70,7 @@ class Tokenizer:
         """Return the int32 token ids of `text`, all at least 256.
 
         Raises:
-            ValueError: `text` holds a lone surrogate, so that it is not Unicode text.
+            ValueError: `text` holds a lone surrogate, so it is not Unicode text.
         """
         return self.encode_batch([text])[0]
 
@@ -80,7 +80,7 @@ class Tokenizer:
         Of a tokenizer.json its own library chooses the threads.
 
         Raises:
-            ValueError: a text holds a lone surrogate, so that it is not Unicode text.
+            ValueError: a text holds a lone surrogate, so it is not Unicode text.
         """
         return [
             pieces + np.int32(NUM_SPECIAL_TOKENS)
@@ -88,14 +88,14 @@ class Tokenizer:
         ]
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the token ids of `text`, those of `encode`, and the characters that each stands for.
+        """Return the token ids of `text`, those of `encode`, and the characters of each.
 
         Returns:
             int32 [tokens], and int64 [tokens, 2]: the first character of each token and the one behind its
             last, in the numbers of `text`. Of the tokens of single bytes the last of a character has it.
 
         Raises:
-            ValueError: `text` holds a lone surrogate, so that it is not Unicode text.
+            ValueError: `text` holds a lone surrogate, so it is not Unicode text.
         """
         pieces, offsets = self._pieces.encode_with_offsets(text)
         return pieces + np.int32(NUM_SPECIAL_TOKENS), offsets
@@ -131,7 +131,7 @@ class Tokenizer:
         return np.array(self._pieces.ordinary(), np.int32) + np.int32(NUM_SPECIAL_TOKENS)
 
     def byte_lengths(self) -> Int[np.ndarray, " ids"]:
-        """Return the UTF-8 bytes of the text that each token id stands for, int64; 0 for special ids.
+        """Return the number of UTF-8 bytes of each token id's text, int64; 0 for special ids.
 
         Those of a text's tokens sum to the bytes of the text for the models that `train_tokenizer` makes; a
         model that normalises text, or has no piece for some character, is off by what it changes. There a

@@ -1,13 +1,13 @@
-"""Units of a plan: each is run anywhere, whole or not at all, and the last step puts all together.
+"""Units of a plan: each runs anywhere, whole or not at all, and the last step combines all of them.
 
     plan.json               the plan
-    sample-00003.json       what unit 3 gives to the tokenizer's sample, where one is trained
+    sample-00003.json       unit 3's part of the tokenizer's sample, where one is trained
     tokenizer.model
     train-u00003-00000.arrayrecord, validation-u00003-00000.arrayrecord, ...
-    unit-00003.json         what the shards of unit 3 are, written after them
+    unit-00003.json         the list of unit 3's shards, written after them
 
-A unit that has no tokenizer yet gives its sample, and else its shards. It writes under names of its own and
-moves what is whole, so that one that is killed or runs twice costs only itself. `advance` trains the
+A unit without a tokenizer yet writes its sample, otherwise its shards. It writes under its own names and
+moves only whole files, so a unit that is killed or runs twice costs only its own time. `advance` trains the
 tokenizer when all samples are there, and writes the manifest when all shards are.
 """
 
@@ -132,10 +132,10 @@ def run_unit(directory: Location, number: int) -> None:
 
 
 def advance(directory: Location) -> bool:
-    """Put together what the units have made: the tokenizer, or at last the manifest.
+    """Combine the results of the units: into the tokenizer, or at last the manifest.
 
     Returns:
-        Whether the folder is complete; if not, every unit has to be run again, for its shards.
+        Whether the folder is complete; if not, run every unit again for its shards.
 
     Raises:
         DataError: units have not been run, which the message names, or the tokenizer cannot be trained, or

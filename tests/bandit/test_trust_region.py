@@ -170,7 +170,7 @@ def test_attribution_finds_the_effects_that_made_the_falls():
     filled = filled.replace(losses=jnp.asarray(losses[:, GROUPS], jnp.float32))
     found = posterior_of_effects(filled)
     estimated = np.asarray(found.usual[:, None] * found.mean[:, :3], np.float64)
-    # Shares sum to 1, so that an effect is known up to what all shares of a class have in common.
+    # Shares sum to 1, so an effect is known up to what all shares of a class have in common.
     expected = 0.01 * (effects - effects.mean(axis=1, keepdims=True))
     estimated = estimated - estimated.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(estimated, expected, atol=0.004)

@@ -57,7 +57,7 @@ def compiled(parts, optimizer):
     return quick_jit(partial(take_step, language_model_loss(MODEL, ARMS, 8), optimizer, parts))
 
 
-# Plain descent: AdamW divides a gradient by its own size, so that rounding of tiny ones would show.
+# Plain descent: AdamW divides a gradient by its own size, so rounding of tiny ones would show.
 DESCENT = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0))
 
 

@@ -177,7 +177,7 @@ def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
                 np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
             np.testing.assert_array_equal(states, made[number][1])
         resumed.close()
-    # Copying's examples are short, so that they are most of those drawn, whatever the mixture.
+    # Copying's examples are short, so they are most of those drawn, whatever the mixture.
     tokens = measure_shares(config, mixture, text).lengths.mean_target_tokens
     written, copied = mixture.names.index("text"), mixture.names.index("copy")
     assert tokens[written] > 5 * tokens[copied]

@@ -1,4 +1,4 @@
-"""Policy attribution: a regression of what every class gained on the mixtures of the last decisions.
+"""Policy attribution: a regression of the gains of every class on the mixtures of the last decisions.
 
 What a mixture does for a class shows over several decisions, beside what the schedule of the learning rate
 and the state of the class do by themselves. So the fall of class c, over the mean size of its recent falls,

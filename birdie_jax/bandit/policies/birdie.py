@@ -1,4 +1,4 @@
-"""Policy birdie (Birdie, section 3.3): explore, or take what a critic of the history finds best.
+"""Policy birdie (Birdie, section 3.3): explore, or take the mixture that a critic of history rates best.
 
 At every observation the critic learns the rewards of all actions so far. A proposal is random with
 `explore_probability`; otherwise it is the best action by the critic's predictions (`proposals.py`).
@@ -56,7 +56,7 @@ def critic_loss(
     """Return the weighted squared error of the predicted rewards: the sum over arms, mean over steps."""
     predictions = cast(Array, critic.apply({"params": parameters}, steps, used))
     is_used = jnp.arange(steps.shape[0]) < used
-    # Selected before it is squared, so that nothing in the unused part reaches the gradient.
+    # Selected before it is squared, so nothing in the unused part reaches the gradient.
     error = jnp.where(is_used[:, None], predictions - targets, 0.0)
     return jnp.sum(weights * jnp.square(error)) / jnp.maximum(used, 1)
 
@@ -124,7 +124,7 @@ def init_critic(config: BanditConfig, num_arms: int, key_data: KeyData) -> Criti
 def train_critic(state: BanditState) -> CriticState:
     """Return the critic after learning from every action of the history whose reward is known."""
     used = current_row(state)
-    # Rewards are scaled by the size n of a class, so that its squared errors come to 1 / n.
+    # Rewards are scaled by the size n of a class, so its squared errors come to 1 / n.
     weights = 1.0 / state.class_scale if state.config.critic_error == "classes" else 1.0
     parameters, optimizer_state = learn(
         state.config,

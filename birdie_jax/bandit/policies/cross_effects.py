@@ -5,9 +5,9 @@ which measures by perturbations what training on class j does for the loss of cl
 by the column sums of this matrix, as exponentiated gradient does. A cycle has two parts of as many
 decisions as there are classes. In the first, in random order, each class j once has the share
 (1 - 1/2) w_j + 1/2, and the others the rest in proportion. In the second the shares follow, a step at each
-decision. The objective is the mean of all losses, so that the column sum of class j is the fall of the
-objective while j was lifted. It is compared with the line through the falls of the cycle, since losses fall
-ever more slowly.
+decision. The objective is the mean of all losses, so the column sum of class j is the fall of the
+objective while j was lifted. It is compared with the line through the falls of the cycle, because losses
+fall more and more slowly.
 """
 
 import jax

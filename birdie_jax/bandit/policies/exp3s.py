@@ -1,15 +1,15 @@
 """Policy exp3s: Exp3.S of Auer et al. 2002 ("The nonstochastic multiarmed bandit problem", section 8).
 
-Its weights follow the arms' rewards, and share a little of themselves at every decision, so that an arm
+Its weights follow the arms' rewards, and share a little of themselves at every decision, so an arm
 that was long of no use can come back. With q the mixture's own weights (1 / K in the paper):
 
     p_i = (1 - gamma) w_i / sum_j w_j + gamma q_i
     w_i <- w_i exp(eta q_i r_i / p_i) + e alpha q_i sum_j w_j
 
-There, one arm is drawn from p and only its reward is known, so that r_i / p_i is right on average. Here
+There, one arm is drawn from p and only its reward is known, so r_i / p_i is right on average. Here
 every example of every batch is such a draw: all arms are played, arm i in proportion to p_i, and r_i / p_i
 is what arm i's own loss gained for each part of the data that it was given. What an arm does for the losses
-of others is not credited to it. The paper's eta is gamma; it is a setting of its own here, for a run has
+of others is not credited to it. The paper's eta is gamma; here it is a separate setting, because a run has
 some dozens of decisions.
 """
 

@@ -3,7 +3,7 @@
 With P the optimizer's preconditioner, g_c the gradient of a class's validation loss and G that of the
 objective, a small step on class c lowers the objective by G . P g_c for each unit of it: the inner product
 of DoGE (Fan et al. 2023) and AC-ODM (Ma et al. 2025), with the optimizer's own metric in place of the
-plain one. P is diagonal, so that the gain of every class is the derivative of its own loss along P G. It
+plain one. P is diagonal, so the gain of every class is the derivative of its own loss along P G. It
 is measured at each decision on the validation rows (`pretraining/gradient_gains.py`): one gradient and two
 more evaluations of them, where other policies need one evaluation.
 """

@@ -36,7 +36,7 @@ _SMALLEST, _INERTIA = 0.01, 0.9
 
 
 class CurveShares(flax.struct.PyTreeNode):
-    """The shares that the curves of decisions so far ask for.
+    """The shares that follow from the curves of decisions so far.
 
     Attributes:
         mean: the mean over decisions of rho, over the arms.
@@ -89,7 +89,7 @@ def fit_curve(
 
 
 def update_shares(state: BanditState) -> CurveShares:
-    """Return the shares that the curves of all losses so far ask for."""
+    """Return the shares that follow from the curves of all losses so far."""
     own, row = own_shares(state), current_row(state)
     numbers = row_decisions(state).astype(jnp.float32)
     losses = class_means(state, state.losses)

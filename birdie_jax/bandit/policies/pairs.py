@@ -1,4 +1,4 @@
-"""Policy pairs: two decisions try a change of the shares and its opposite, and what differed is credited.
+"""Policy pairs: two decisions try a change of the shares and its opposite, and the difference is credited.
 
 Simultaneous perturbation (Spall 1992, "Multivariate stochastic approximation using a simultaneous
 perturbation gradient approximation"). Decisions 2k and 2k + 1 multiply the shares by exp(d s) and exp(-d
@@ -8,7 +8,7 @@ objective under the two, the pair says
     r = (F - F') / (|F| + |F'|)
 
 and a class's gain is the sum over pairs of (r - mean r) s, over its standard deviation if no class
-mattered. The mean takes out that losses fall ever more slowly. Pairs are forgotten over `memory`
+mattered. The mean removes the slowing fall of losses. Pairs are forgotten over `memory`
 decisions.
 """
 

@@ -1,4 +1,4 @@
-"""Policy progress: a class's share follows how fast its loss falls, for as long as it is not yet learned.
+"""Policy progress: a class's share follows how fast its loss falls, until it is learned.
 
 With f the mean of a class's recent falls (half-life 4 decisions) and p its accuracy,
 

@@ -1,4 +1,4 @@
-"""What a bandit policy is, and every policy by its name."""
+"""The type of a bandit policy, and every policy by its name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Policy:
         init_state: (config, number of arms, key data) -> the policy's own arrays, any pytree.
         update: the state with a new row in its history -> the policy's own arrays after it.
         propose: the state after `update` -> the next mixture. Random numbers come from
-            `decision_key(state, PROPOSING)`, so that a decision can be repeated.
+            `decision_key(state, PROPOSING)`, so a decision can be repeated.
         predict: the state after `propose` -> the sum over arms of the class-scaled rewards that the policy
             expects of the mixture; None where it expects none.
         reads_losses: whether `propose` reads what was measured; else its first mixture is known before the

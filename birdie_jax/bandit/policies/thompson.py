@@ -45,7 +45,7 @@ def gain_posterior(state: BanditState) -> tuple[ArmVector, Float[Array, "arms ar
     weighted = counts[:, None] * actions / settings.noise_deviation**2
     precision = jnp.linalg.inv(prior) + product(weighted.T, actions)
     # A matrix that is singular in float32 has no Cholesky factor. At usual settings this adds a thousandth
-    # of what the prior adds.
+    # of the prior's part.
     precision = precision + _MIN_RELATIVE_PRECISION * jnp.trace(precision) * jnp.eye(state.arms)
     factor = jnp.linalg.cholesky((precision + precision.T) / 2.0)
     return jax.scipy.linalg.cho_solve((factor, True), product(weighted.T, earned)), factor
