@@ -45,7 +45,7 @@ class CriticState(flax.struct.PyTreeNode):
 
 
 class RecurrentCriticCache(NamedTuple):
-    """What the Gated SSM critic keeps of a history.
+    """The cache of the Gated SSM critic after reading a history.
 
     Attributes:
         used: int32, steps that were read.

@@ -40,7 +40,7 @@ class RewardHead(nn.Module):
 
 
 class KeysAndValues(NamedTuple):
-    """What one attention layer keeps of a history.
+    """The cache of one attention layer after reading a history.
 
     Attributes:
         keys: the keys of each step, by head.
@@ -52,7 +52,7 @@ class KeysAndValues(NamedTuple):
 
 
 class AttentionCriticCache(NamedTuple):
-    """What the Transformer critic keeps of a history.
+    """The cache of the Transformer critic after reading a history.
 
     Attributes:
         used: int32, steps that were read; keys and values from `used` on are not to be attended to.

@@ -45,7 +45,7 @@ class DecisionSchedule:
 
     @property
     def num_decisions(self) -> int:
-        """How many decisions the whole run takes: the number of steps at which `is_due` is true."""
+        """The number of decisions in the whole run: the number of steps at which `is_due` is true."""
         return -(-self.num_steps // self.every_steps)
 
     @property

@@ -60,7 +60,7 @@ class _BegunExample(NamedTuple):
 
 
 class RowSettings(NamedTuple):
-    """What all rows of a run share.
+    """The settings that all rows of a run share.
 
     Attributes:
         seed: the seed of the run.
@@ -130,12 +130,12 @@ class RowStream:
         self._record_read: tuple[int, int] | None = None
         self._record = TokenRecord(np.zeros(0, np.int32), False)
         self._buffer: list[BufferedExample] = []
-        # What a restored state had buffered, until a mixture is there to draw it under.
+        # Buffered examples of a restored state, until there is a mixture to draw them under.
         self._undrawn: list[tuple[int, RecordCursor]] = []
         # Of text in a bucket: the records requested, from the first that may be read again on.
         self._requests: dict[tuple[int, int], Callable[[], TokenRecord]] = {}
         self._restore(self._nothing if state is None else state)
-        # Other rows' streams are made, and request what they begin with, before this one waits for it.
+        # Other rows' streams are made, and request their first records, before this one waits.
         for cursor in [*self._cursors, *(cursor for _, cursor in self._undrawn)]:
             self._request(cursor.corpus, cursor.record)
 
@@ -171,7 +171,7 @@ class RowStream:
         return state
 
     def set_mixture(self, probabilities: Float64[np.ndarray, " arms"]) -> None:
-        """Put a mixture in force, and draw what is buffered again under it."""
+        """Put a mixture in force, and draw buffered examples again under it."""
         self._cumulative = np.cumsum(probabilities)
         self._buffer = [self._draw_again(index, cursor) for index, cursor in self._buffered_indices()]
         self._undrawn = []
@@ -318,7 +318,7 @@ class RowStream:
         records = min(_MAX_RECORDS_AHEAD, 1 + _ROWS_AHEAD * self._settings.length // tokens_a_record)
         for ahead in range(number, number + 1 + records):
             self._request(corpus, ahead)
-        # A new mixture has what is buffered drawn again, and an example that was cut short is drawn again.
+        # A new mixture draws buffered examples again, including an example that was cut short.
         cursors = [self._cursors[corpus], *(cursor for _, cursor in self._buffered_indices())]
         oldest = min(number, *(cursor.record for cursor in cursors if cursor.corpus == corpus))
         for past in [each for each in self._requests if each[0] == corpus and each[1] < oldest]:

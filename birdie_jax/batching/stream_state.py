@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a stream of rows: where it reads each corpus, and what it has buffered."""
+"""The state of a stream of rows in a checkpoint: its place in each corpus, and its buffered examples."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ NOTHING = -1
 
 
 class RecordCursor(NamedTuple):
-    """Where in a text a row reads next.
+    """The place in a text that a row reads next.
 
     Attributes:
         record: the number of records of the text that the row has gone through.
@@ -27,7 +27,7 @@ class RecordCursor(NamedTuple):
 
 
 class StreamLayout(NamedTuple):
-    """What the numbers of a stream's state are of.
+    """The names behind the numbers of a stream's state.
 
     A state is int64: the index of the next example; for each corpus the cursor (record, offset) of its next
     text; for each pool and each corpus of it the positions drawn so far; and for each buffered example its

@@ -42,7 +42,7 @@ class NamedMixture:
 
 @dataclass(frozen=True)
 class Findings:
-    """What the finished proxies of a search say.
+    """The findings from the finished proxies of a search.
 
     Attributes:
         design: the mixtures of the search.
@@ -76,7 +76,7 @@ class Findings:
 
     @cached_property
     def left_out(self) -> Float64[np.ndarray, "proxies measured"]:
-        """What the law that the other proxies give predicts of each."""
+        """The prediction for each proxy by the law that is fitted to the others."""
         return predict_left_out(self._features, self.losses)
 
     @cached_property

@@ -70,7 +70,7 @@ class SearchFolder:
         if not path.exists():
             create_whole(path, (json.dumps(record, indent=2) + "\n").encode())
         found, wanted = _fields(read_json(path, "the record of a search")), _fields(record)
-        # A field that is newer than the search had its default; one that is gone has no effect.
+        # A field that is newer than the search had its default; a removed field has no effect.
         found = _fields({"config": default_config().to_dict()}) | found
         changed = [
             f"{_flag(name)}: found {shown(asked)}; allowed: {shown(before)}"

@@ -18,7 +18,7 @@ from jaxtyping import Float, Float64
 
 # As shares of the least loss that was measured.
 _FLOORS = np.array([0.0, 0.3, 0.6, 0.8, 0.9, 0.95])
-# On the mean square of a share's effect, beside a mean weight of 1. The largest leaves the mean alone.
+# On the mean square of a share's effect, with a mean weight of 1. The largest leaves only the mean.
 _PENALTIES = 10.0 ** np.arange(-6.0, 1.5)
 _LEAST_LOSS = 1e-6
 
@@ -71,7 +71,7 @@ def fit_law(shares: Shares, losses: Losses) -> Law:
     leverages = np.einsum("pi,cfkij,pj->cfkp", inputs, inverses, inputs, optimize=True)
     leverages *= weights[:, :, None]
     residuals = logarithms[:, :, None] - solutions @ inputs.T
-    # What the fit without a point says of it. A leverage of 1: nothing but the point itself decides.
+    # The prediction of the fit without a point. A leverage of 1: only the point itself decides.
     left_out = logarithms[:, :, None] - residuals / np.maximum(1.0 - leverages, 1e-9)
     predicted = floors.T[:, :, None, None] + np.exp(np.minimum(left_out, 50.0))
     errors = np.abs(predicted - losses.T[:, None, None]).mean(axis=-1)

@@ -16,7 +16,7 @@ from birdie_jax.objectives.registry import register_objective
 @register_objective
 @dataclass(frozen=True, kw_only=True)
 class FullSpanCorruptionDeshuffling(FullSpanCorruption):
-    """As full span corruption, with the kept spans and the sentinels of the context in random order.
+    """Full span corruption, with the kept spans and the sentinels of the context in random order.
 
     Table 1 cuts "Bird songs fill the early morning air" into `Bird`, [mask], `the early`, [mask] and
     shows them as `the early`, [mask], `Bird`, [mask]: the pieces are shuffled, the tokens within a piece

@@ -27,7 +27,7 @@ Factors = dict[str, Float[Array, "..."]]
 
 
 class LoraState(NamedTuple):
-    """What is kept beside the parameters.
+    """The state beside the parameters.
 
     Attributes:
         factors: the factors of each adapted map, by its name.

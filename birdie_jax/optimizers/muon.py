@@ -53,7 +53,7 @@ def _orthogonalize(
     axes = tuple(axis for axis in _AXES if mesh_size(axis) > 1)
     without_data = tuple(axis for axis in axes if axis != "data")
     count, devices = len(stack), prod(map(mesh_size, axes))
-    # By way of where it lies: else the momentum is divided along `data`, and gathered to be kept.
+    # By way of its own sharding: otherwise the momentum is divided along `data`, and gathered to be kept.
     stack = _divided(_divided(stack, rows=without_data), rows=axes)
     if count % devices:
         # Matrices of zeros, which stay zero.

@@ -14,7 +14,7 @@ DECAY_SHAPES: dict[str, Callable[[jax.Array], jax.Array]] = {
     # Hägele et al. 2024 (arXiv 2405.18392), section 4.
     "one_minus_sqrt": jnp.sqrt,
 }
-"""By its name, the share of the decay that is done -> how far the rate has fallen, 1: all the way."""
+"""Decays by name: the finished share of the decay -> how far the rate has fallen, 1: all the way."""
 
 
 def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:

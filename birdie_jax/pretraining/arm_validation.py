@@ -133,7 +133,7 @@ class ArmValidation:
         return HookResult(state.with_section(self.name, bandit), scalars)
 
     def _rows(self, call: HookCall, purpose: str = "") -> Iterator[Batch]:
-        """Give the validation rows in parts, until all are given or the run is to stop."""
+        """Yield the validation rows in parts, until all are read or the run is to stop."""
         for number, chunk in enumerate(self._chunks):
             call.heartbeat(f"{purpose and purpose + ', '}part {number + 1} of {len(self._chunks)}")
             yield self._batches.put_replicated(chunk)

@@ -40,7 +40,7 @@ class ArmSums(NamedTuple):
 
 
 class ArmCounts(NamedTuple):
-    """What the rows of a batch hold of each arm, then of each corpus where there are several.
+    """Counts of a batch's rows by arm, then by corpus where there are several.
 
     Attributes:
         examples: the number of examples.

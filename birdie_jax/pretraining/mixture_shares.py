@@ -14,7 +14,7 @@ from birdie_jax.objectives.shares import EXAMPLES, sampling_probabilities, share
 from birdie_jax.resolve import first_mixture, row_settings
 from birdie_jax.text.corpora import RowText
 
-# Examples that are drawn to say what is to be expected, in all or for each arm, whichever is more.
+# Examples to draw for the expected shares, in total or for each arm, whichever is more.
 _EXAMPLES, _EXAMPLES_OF_ARM = 1024, 16
 # The same where the run's batches depend on it: the arms' shares of the loss are then right to about 2 %.
 _EXACT_EXAMPLES, _EXACT_EXAMPLES_OF_ARM = 16_384, 128
@@ -40,7 +40,7 @@ class ExpectedShares:
 
 @dataclass(frozen=True)
 class MixtureShares:
-    """What the probabilities of a run's mixtures are shares of.
+    """The unit of a run's mixture probabilities: shares of examples or of target tokens.
 
     Attributes:
         shares_of: "examples" or "target_tokens" (`config.objectives.shares_of`).

@@ -21,7 +21,7 @@ from birdie_jax.text.shared_tokenizer import shared_tokenizer
 
 
 class TrainingText(NamedTuple):
-    """What pre-training reads.
+    """The text that pre-training reads.
 
     Attributes:
         train: the training split of each corpus.

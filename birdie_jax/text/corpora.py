@@ -36,4 +36,4 @@ class Corpora(NamedTuple):
 
 
 RowText = TokenShards | Corpora
-"""What rows are made of: one text, or several."""
+"""The source of rows: one text, or several."""

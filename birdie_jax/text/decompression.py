@@ -19,7 +19,7 @@ import zstandard
 from birdie_jax.errors import DataError
 from birdie_jax.text.locations import Location, reason
 
-# So little that what comes of it fits in memory, however dense it is.
+# Small enough that its decompressed contents fit in memory, however dense they are.
 _INPUT_BYTES = 1 << 14
 _OUTPUT_BYTES = 1 << 17
 # The Pile's frames name windows of up to this size; zstandard refuses more than 128 MiB by default.
@@ -31,7 +31,7 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 
 @contextmanager
 def decompressed(path: Location, file: BufferedReader) -> Iterator[BufferedIOBase]:
-    """Give the decompressed bytes of `file`; its position, `file.tell()`, counts compressed bytes.
+    """Open the decompressed bytes of `file`; its position, `file.tell()`, counts compressed bytes.
 
     Whatever the suffix of `path` (`COMPRESSIONS`, or any other for a plain file), faults met while the file
     is read inside the `with` are reported alike.
@@ -81,7 +81,7 @@ class _Chunks(io.RawIOBase):
 
 
 def _read_streams(suffix: str, file: BufferedReader) -> Iterator[bytes]:
-    """Give what the streams (.xz) or frames (.zst) of a file hold, one after another.
+    """Yield the contents of the streams (.xz) or frames (.zst) of a file, one after another.
 
     Raises EOFError where the file ends within a stream, and what the decompressor raises where something
     else than a stream or padding is found.

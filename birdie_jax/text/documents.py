@@ -111,7 +111,7 @@ def decode_utf8(contents: bytes, path: Location, place: str, offset: int = 0) ->
 def _read_text(
     file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
-    """Give a text file as one document, or divided at the separator or, if it is large, at line ends."""
+    """Yield a text file as one document, or divided at the separator or, if it is large, at line ends."""
     with decompressed(path, file) as contents:
         divided = _divide(contents, rules.separator.encode(), path) if rules.separator else _cut(contents)
         offset = 0
@@ -174,7 +174,7 @@ def _strip_byte_order_mark(contents: bytes, offset: int) -> bytes:
 def _read_json_lines(
     file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
-    """Give the named field of each line's JSON object; a blank line is an empty document."""
+    """Yield the named field of each line's JSON object; a blank line is an empty document."""
     with decompressed(path, file) as contents:
         offset, number = 0, 0
         while line := contents.readline(MAX_LINE_BYTES + 1):
@@ -198,7 +198,7 @@ def _read_json_lines(
 def _read_tar(
     file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
-    """Give the text of each sample of a WebDataset: its .txt, or the named field of its .json."""
+    """Yield the text of each sample of a WebDataset: its .txt, or the named field of its .json."""
     with decompressed(path, file) as contents:
         for number, (name, members) in enumerate(read_samples(contents, path, ("txt", "json"))):
             if number < start:
@@ -275,7 +275,7 @@ def _check_text(value: Any, path: Location, place: str) -> str:
 def _read_parquet(
     file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
-    """Give the named column, row group by row group; groups wholly before `start` are not read."""
+    """Yield the named column, row group by row group; groups wholly before `start` are not read."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     number = 0

@@ -37,7 +37,7 @@ def find_status(path: Path) -> os.stat_result | None:
 
 
 def find_below(folder: Path, left_out: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Give all that is below `folder` and is itself no folder.
+    """Yield everything below `folder` that is not itself a folder.
 
     Hidden files and folders are left out, and those with a name of `left_out`.
 
@@ -116,7 +116,7 @@ def _walk(folder: Path, left_out: frozenset[str]) -> Iterator[tuple[Path, list[P
 
 
 def _expand(base: Path, segments: list[str]) -> Iterator[Path]:
-    """Give the paths below `base` that the segments of a pattern match."""
+    """Yield the paths below `base` that the segments of a pattern match."""
     if not segments:
         yield base
         return

@@ -29,7 +29,7 @@ SPLIT_RULE = (
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """What decides the contents of the shards; a resumed preparation must have the same.
+    """The settings that decide the contents of the shards; a resumed preparation must have the same.
 
     Attributes:
         source: the source as the user named it.

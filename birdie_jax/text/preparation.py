@@ -56,7 +56,7 @@ _COUNTS = {
 
 _MAX_PATH = 4096
 
-# In a bucket: how often the manifest of another process is looked at, and how long it may stay as it is.
+# In a bucket: how often to read the manifest of another process, and how long it may stay unchanged.
 _POLL_SECONDS = 5.0
 _STANDSTILL_SECONDS = 3600.0
 

@@ -31,7 +31,7 @@ _EXAMPLE = "FIELD OPERATOR VALUE, as in 'language == en and len(text) >= 200'"
 
 @dataclass(frozen=True)
 class Condition:
-    """What a field of a record has to be.
+    """A condition on a field of a record.
 
     Attributes:
         field: the name of the field.
@@ -77,7 +77,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class DocumentRules:
-    """How the records of a source become documents.
+    """Rules that turn the records of a source into documents.
 
     Attributes:
         text_field: the field of JSON, JSON lines and Parquet that has the text; `a.b` is the field b of the

@@ -28,7 +28,7 @@ _ANY_FOLDERS = "**"
 
 
 class ObjectState(NamedTuple):
-    """What a store says of an object; two states that differ are of different contents, or may be.
+    """The state of an object in a store; if two states differ, the contents may differ.
 
     Attributes:
         size: the number of its bytes.

@@ -24,7 +24,7 @@ from birdie_jax.text.shard_readers import OpenReaders
 
 GIB = 1 << 30
 READ_SECONDS = 120.0
-"""How long to wait for a record of Cloud Storage: ArrayRecord itself would try for much longer."""
+"""The time limit for a record of Cloud Storage: ArrayRecord itself would try for much longer."""
 
 _READING_THREADS = 32
 _COPYING_THREADS = 4

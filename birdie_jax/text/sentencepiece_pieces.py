@@ -87,7 +87,7 @@ class SentencePiecePieces:
 
     def decode(self, pieces: Integer[np.ndarray, " pieces"]) -> str:
         """Return the text of pieces."""
-        # Annotated as a sequence in sentencepiece, which takes an array as it is.
+        # Annotated as a sequence in sentencepiece, which accepts an array.
         return self._processor.decode(cast(Sequence[int], pieces))
 
     def ordinary(self) -> list[int]:

@@ -23,7 +23,7 @@ _BLOCK_DOCUMENTS = 1024
 
 
 class _ReaderState(NamedTuple):
-    """What the reader of the source knew when it had read a document.
+    """The reader's position and counts after a document.
 
     Attributes:
         cursor: the document to continue with.
@@ -201,7 +201,7 @@ class _ShardOutput:
         if self._staging:
             self._staging.cleanup()
             return
-        # An interrupt can fall between the making of a file and the line that takes note of it.
+        # An interrupt can come between creating a file and recording it.
         for split in SPLITS:
             name = shard_name(split, len(self._manifest.shards(split)))
             (self._local / (name + PARTIAL_SUFFIX)).unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from birdie_jax.text.remote_files import ObjectState, open_unchanged_object
 
 
 class FileState(NamedTuple):
-    """What the file system says of a file; two states that differ are of different contents, or may be.
+    """The state of a file in the file system; if two states differ, the contents may differ.
 
     The time of the last change is set by the system at every write, also by one that keeps the size or
     sets the time of modification back.

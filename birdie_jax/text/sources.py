@@ -1,4 +1,4 @@
-"""Where documents come from: the standard library, files here, in a bucket or on the hub."""
+"""Sources of documents: the standard library, files on this machine, in a bucket or on the hub."""
 
 import hashlib
 import json
@@ -111,7 +111,7 @@ class Source:
 
 
 class LeftOut(NamedTuple):
-    """How many documents of a source are left out. The names are those of the manifest.
+    """The numbers of left-out documents of a source. The names are those of the manifest.
 
     Attributes:
         empty_documents: the number of those that hold no text.
@@ -146,7 +146,7 @@ class DocumentStream:
         self.bytes_read = sum(source.sizes[:start_file])
 
     def __iter__(self) -> Iterator[Document]:
-        """Give the documents.
+        """Yield the documents.
 
         Raises:
             DataError: a file cannot be read, is corrupt, not UTF-8, or lacks the text field, or was

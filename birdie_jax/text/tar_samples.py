@@ -25,7 +25,7 @@ _REFUSED = {b"1": "a link", b"2": "a link", b"3": "a device", b"4": "a device", 
 
 
 class _Header(NamedTuple):
-    """What a block says of the member that follows.
+    """The header of a member, from its block.
 
     Attributes:
         name: its path.

@@ -47,7 +47,7 @@ class TokenizedDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenization:
-    """What turns a text into records: picklable, and called with a block of texts.
+    """The function that turns texts into records: picklable, and called with a block of texts.
 
     Attributes:
         tokenizer: the tokenizer.

@@ -68,7 +68,7 @@ _SCRATCH = re.compile(r"(?:unit|sample)-\d{5,}(?:\.json|-\w+)")
 
 @dataclass(frozen=True)
 class UnitSample:
-    """What a unit gives to the tokenizer's sample.
+    """A unit's part of the tokenizer's sample.
 
     Attributes:
         plan: `Plan.sha256` of its plan.
@@ -81,7 +81,7 @@ class UnitSample:
 
 @dataclass(frozen=True)
 class UnitRecord:
-    """What a unit has made.
+    """The result of a unit.
 
     Attributes:
         plan: `Plan.sha256` of its plan.

@@ -32,7 +32,7 @@ def some_candidates(state, count=3):
 
 
 def scores_by_reading_everything(state, candidates):
-    """Score each candidate by a full pass over a history that is exactly as long as what is known."""
+    """Score each candidate by a full pass over a history that is exactly as long as the known one."""
     now = int(state.count) - 1
     critic = make_critic(state.config, state.arms)
 

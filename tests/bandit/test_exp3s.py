@@ -19,7 +19,7 @@ CONFIG = BanditConfig(
 
 @jax.jit
 def decide(state, rewards):
-    """Give the action in force its rewards, whatever the losses were, and choose the next one."""
+    """Set the rewards of the current action, whatever the losses were, and choose the next one."""
     row = state.count - 1
     state = state.replace(
         actions=state.actions.at[row].set(state.mixture), rewards=state.rewards.at[row].set(rewards)

@@ -1,4 +1,4 @@
-"""Every reward against its formula in float64, and what all of them keep to."""
+"""Every reward against its formula in float64, and the rules of all rewards."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Policy staged: which mixture is in force when, and which schedules are refused."""
+"""Policy staged: the mixture at each decision, and the schedules that are refused."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Which decision governs which step: the worked example of the docstring, and the rule for any lengths."""
+"""The decision that governs each step: the docstring's worked example, and the rule for any lengths."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One row: what it draws, that it loses nothing, and how full it is."""
+"""One row: its draws, that it loses no text, and how full it is."""
 
 import dataclasses
 

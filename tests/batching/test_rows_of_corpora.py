@@ -1,4 +1,4 @@
-"""Rows of several corpora: exact shares, arms that read some of them, and what a checkpoint keeps."""
+"""Rows of several corpora: exact shares, arms that read some of them, and the state in a checkpoint."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ def test_an_arm_reads_the_corpora_that_it_names(corpora):
 
 @pytest.mark.parametrize("weights", [None, np.array([0.1, 0.8, 0.1])])
 def test_a_restored_stream_continues_exactly(corpora, weights):
-    """Under the mixture of before, and at a decision for another one, for which others read the buffer."""
+    """Under the earlier mixture, and at a decision for another one, where other arms read the buffer."""
     stream = make_stream(corpora, _OWN)
     draw(stream, 7)
     restored = RowStream(corpora, _OWN.arms, _SETTINGS, 0, stream.state())

@@ -156,7 +156,7 @@ def test_workers_leave_signals_to_their_parent_and_end_with_it(long_folder, tmp_
 
 
 class Workers(grain.DatasetIterator):
-    """Closes its workers one after another, as grain does, and stumbles over those that are gone."""
+    """Closes its workers one after another, as grain does, and fails on those that have ended."""
 
     def __init__(self, gone):
         super().__init__()

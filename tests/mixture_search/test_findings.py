@@ -100,7 +100,7 @@ def test_few_proxies_are_warned_of():
 
 
 def test_no_share_is_beyond_what_was_tried():
-    """Where the law falls for ever, the best of all mixtures would be far from every proxy."""
+    """If the law falls without end, the best of all mixtures would be far from every proxy."""
     findings, _ = synthetic(proxies=12)
     steep = replace(findings, losses=2.0 + np.exp(-findings.shares[:, 0, :1]) * np.ones(4))
     shares = steep.found.shares[0]

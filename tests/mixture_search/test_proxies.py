@@ -1,4 +1,4 @@
-"""Proxies resume, one that fails holds none up, and a folder keeps to its search; nothing is trained."""
+"""Proxies resume, a failed proxy stops no other, and a folder belongs to one search; nothing is trained."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def micro(**fields):
 
 
 class FakeTrainings:
-    """A runner that writes what a training leaves; `stops` says with which status a proxy ends early."""
+    """A runner that writes the files of a training; `stops` holds the status of proxies that end early."""
 
     def __init__(self, stops=()):
         self.stops = dict(stops)

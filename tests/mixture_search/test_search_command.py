@@ -1,4 +1,4 @@
-"""The command `search_mixture`: stopped and resumed, it trains proxies, fits, and writes what trains."""
+"""The command `search_mixture`: stopped and resumed, it trains proxies, fits, writes a usable config."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def arguments(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(arguments, tmp_path_factory):
-    """The folder of a search that was stopped in its second proxy, and has ended since."""
+    """The folder of a search that was stopped in its second proxy, resumed, and ended."""
     folder = tmp_path_factory.getbasetemp() / arguments[1].removeprefix("--workdir=")
     command = [sys.executable, "-m", "birdie_jax.search_mixture", *arguments]
     options = {"cwd": REPOSITORY, "env": run_environment(), "stdout": subprocess.PIPE, "text": True}

@@ -92,14 +92,14 @@ def test_an_arm_of_a_config_comes_through_a_row_stream_into_a_packed_row(reversa
 
 def test_a_special_token_that_an_objective_does_not_name_is_refused(reversal):
     class Separated(reversal):
-        """Reversal with [SEP] behind it."""
+        """Reversal followed by [SEP]."""
 
         def assemble(self, tokens, rng, ends_document):
             example = super().assemble(tokens, rng, ends_document)
             return Example(example.context, np.append(example.target, SEPARATOR).astype(np.int32))
 
     class Named(Separated):
-        """The same, with the token named."""
+        """The same objective, which declares the token."""
 
         def answer_special_tokens(self, context):
             return (SEPARATOR,)

@@ -75,7 +75,7 @@ def segments(tokens):
 
 
 def recovered(objective, made, ends_document, text):
-    """Undo the format, given only the tokens; assert that specials stand where the format has them."""
+    """Undo the format, given only the tokens; assert that specials are where the format has them."""
     name, context, target = objective.name, made.context, made.target
     marker = [] if objective.marker is None else [objective.marker]
     end = [v.END] if ends_document else []

@@ -1,4 +1,4 @@
-"""Unusable parameters are refused by errors that name the objective, the field and what is allowed."""
+"""Unusable parameters are refused by errors that name the objective, the field and the allowed values."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Masked language modelling: what is chosen, what stands for it, and how much of a row bears loss."""
+"""Masked language modelling: the chosen tokens, their replacements, and the positions with loss."""
 
 import re
 from pathlib import Path

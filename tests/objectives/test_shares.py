@@ -1,4 +1,4 @@
-"""Shares of examples and of target tokens are two names of one mixture."""
+"""Shares of examples and of target tokens describe the same mixture."""
 
 import numpy as np
 from hypothesis import given

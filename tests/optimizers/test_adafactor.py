@@ -20,7 +20,7 @@ POLICIES = {"kernel": ParameterPolicy((None, None), weight_decay=True)}
 
 
 def test_second_moments_are_kept_by_rows_and_columns():
-    """Algorithm 4 of the paper, in float64: of a stack of layers, each layer's own."""
+    """Algorithm 4 of the paper, in float64: for a stack of layers, each layer by itself."""
     random = np.random.default_rng(0)
     shape = (2, 128, 160)
     params = {"kernel": jnp.zeros(shape)}

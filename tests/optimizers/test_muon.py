@@ -26,7 +26,7 @@ TABLE = ParameterPolicy(("vocab", "features"), weight_decay=True)
 
 
 def orthogonalized(matrix):
-    """Apply the five iterations to the singular values, which is what they do to a matrix."""
+    """Apply the five iterations to the singular values, as they act on a matrix."""
     u, values, v = np.linalg.svd(np.asarray(matrix, np.float64), full_matrices=False)
     values /= np.linalg.norm(values)
     for _ in range(5):
@@ -88,7 +88,7 @@ def test_hidden_matrices_are_the_kernels_of_maps_inside_the_model(name):
 
 @pytest.mark.parametrize("count", [4, 3, 1])
 def test_devices_orthogonalize_whole_matrices_of_their_own(count, two_devices):
-    """As one device does, with two exchanges of what they hold and no sum over devices."""
+    """The same as one device, with two exchanges of their parts and no sum over devices."""
     mesh = mesh_of(MeshConfig(data=1, fsdp=2))
     policies = {"kernel": MATRIX}
     optimizer = make_optimizer(SETTINGS, 10, policies)

@@ -89,7 +89,7 @@ def test_steps_follow_the_equations_of_adamw(fields):
 
 
 def test_the_state_is_the_same_with_clipping_and_without():
-    """So that its checkpoints are."""
+    """Then its checkpoints are the same too."""
     params = {"kernel": jnp.ones((2, 3)), "scale": jnp.ones(3)}
     policies = {"kernel": DECAYED, "scale": KEPT}
     states = [
@@ -108,7 +108,7 @@ def changes(config, policies, gradient):
 
 
 def test_an_rg_lru_has_no_weight_decay():
-    """Its gates' matrices included, which elsewhere would shrink."""
+    """Including its gates' matrices, which decay elsewhere."""
     config = ModelConfig(name="hawk", layers=2, features=16, state=16)
     policies = parameter_policies(build_model(config, 384))
     config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
@@ -118,7 +118,7 @@ def test_an_rg_lru_has_no_weight_decay():
 
 
 def test_state_spaces_learn_slowly_and_do_not_decay():
-    """A, dt and D of BiGS, whose published code declares it and does not do it."""
+    """A, dt and D of BiGS, whose published code declares it and does not apply it."""
     model = ModelConfig(name="bigs", layers=2, features=16, mlp_features=16)
     policies = parameter_policies(build_model(model, 384))
     config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)

@@ -1,4 +1,4 @@
-"""The hook that measures every arm: means over tokens, and which mixture is published when."""
+"""The hook that measures every arm: means over tokens, and the time at which each mixture is published."""
 
 import json
 import math
@@ -26,7 +26,7 @@ PREDICTED, EARNED = "bandit/predicted_reward", "bandit/earned_reward"
 
 
 class Published(MixtureBatches):
-    """Batches of no text, which keep what is published."""
+    """Batches without text, which record the published mixtures."""
 
     def __init__(self, schedule):
         self.schedule, self.mixtures = schedule, []
@@ -103,7 +103,7 @@ def test_a_policy_that_reads_gains_gets_them(hook):
 
 
 def test_what_a_decision_expects_and_what_the_one_before_earned_are_logged(hook):
-    """Of a policy that expects something: the critic predicts rewards of the published mixture."""
+    """A policy with expectations: the critic predicts rewards of the published mixture."""
     first, _ = measured(hook, 5)
     assert not {PREDICTED, EARNED} & first.scalars.keys()
     hook = make_hook(hook[-1], "birdie")

@@ -1,4 +1,4 @@
-"""What a branch does with the position of its run, where arms read other corpora."""
+"""The position of a branch in its text, where arms read other corpora than its run."""
 
 import dataclasses
 

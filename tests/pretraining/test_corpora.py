@@ -67,7 +67,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(files):
-    """A run of one process with four devices that was not disturbed, and what it said."""
+    """An undisturbed run of one process with four devices, and its output."""
     status, output = finish(files.command(files.folder / "run"), devices=4)
     assert status == 0, output
     return files.folder / "run", output

@@ -1,4 +1,4 @@
-"""Dropout in the train step: accumulation changes rounding alone, steps and seeds change the masks."""
+"""Dropout in the train step: accumulation changes only rounding, steps and seeds change the masks."""
 
 from functools import partial
 

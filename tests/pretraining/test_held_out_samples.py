@@ -1,4 +1,4 @@
-"""Examples at the end of a run: what is read, the right tokens, and what the model makes of each."""
+"""Examples at the end of a run: the context, the right tokens, and the model's predictions."""
 
 import json
 from types import SimpleNamespace

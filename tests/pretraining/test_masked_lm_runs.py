@@ -1,4 +1,4 @@
-"""An encoder from its run to its report: resume, processes, what it is asked and what it refuses."""
+"""An encoder from its run to its report: resume, processes, requests and refusals."""
 
 import json
 import shutil

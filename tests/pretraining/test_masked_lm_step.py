@@ -95,7 +95,7 @@ def encoder(batch):
 
 @pytest.mark.slow
 def test_of_an_encoder_the_gathered_loss_and_its_gradient_are_the_whole_ones(encoder, batch):
-    """With its head's transform and bias, each on the chosen positions alone."""
+    """With its head's transform and bias, each only on the chosen positions."""
     model, params = encoder
 
     def found(most):
@@ -197,7 +197,7 @@ def test_neither_packing_nor_padding_changes_a_gradient(name, form):
 
 
 def test_masked_lm_beside_prefix_lm_in_one_row(params):
-    """As in a mixture of both; the loss is then on as many positions as there are."""
+    """In a mixture of both; the loss then covers all positions."""
     (masked,) = masked_rows(((20,),))[0]
     tokens = np.arange(260, 280, dtype=np.int32)
     both = [masked, Example(tokens[:8], tokens[8:], 2)]
@@ -213,7 +213,7 @@ def test_masked_lm_beside_prefix_lm_in_one_row(params):
 
 @pytest.mark.slow
 def test_the_head_is_a_quarter_of_the_work_at_most():
-    """By the FLOPs of the compiled gradient: what grows with the vocabulary is the head."""
+    """By the FLOPs of the compiled gradient: only the head grows with the vocabulary."""
     length, most = 128, OBJECTIVE.max_loss_positions(128, SPACING)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((4, length), x.dtype), empty_rows(1, length))
 

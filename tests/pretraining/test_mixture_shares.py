@@ -1,4 +1,4 @@
-"""What a mixture's probabilities are shares of, what is said of it, and that a restart changes nothing."""
+"""Shares of a mixture: their unit, their reports, and that a restart changes nothing."""
 
 import jax
 import numpy as np
@@ -137,7 +137,7 @@ def text(tmp_path_factory):
 
 
 def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
-    """A run of three decisions, and the same begun again in the middle of the second one."""
+    """A run of three decisions, and the same run restarted in the middle of the second one."""
     # Fewer than a run counts: this test is about what depends on the counts, not about how exact they are.
     monkeypatch.setattr(mixture_shares, "_EXAMPLES", 200)
     monkeypatch.setattr(mixture_shares, "_EXACT_EXAMPLES", 400)

@@ -9,7 +9,7 @@ from birdie_jax.text import TokenShards, prepare
 
 
 class _SecondProcess(Processes):
-    """Process 1 of a run whose first process has said what it reads."""
+    """Process 1 of a run whose first process has reported its text."""
 
     def __init__(self, said=""):
         self.index = 1

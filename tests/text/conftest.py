@@ -78,7 +78,7 @@ def run(settings: dict[str, Any]) -> Callable[..., Location]:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Location:
-    """A folder of short documents; nobody changes it."""
+    """A folder of short documents; no test changes it."""
     folder = tmp_path_factory.mktemp("prepared")
     documents = [f"document {number} " + "the river " * (number % 40) for number in range(300)]
     return prepare(

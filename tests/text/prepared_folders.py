@@ -1,4 +1,4 @@
-"""What tests of this room write and read: sources of every format, prepared folders, rows of shards."""
+"""Helpers of these tests: sources of every format, prepared folders, rows of shards."""
 
 import gzip
 import json

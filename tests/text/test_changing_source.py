@@ -1,4 +1,4 @@
-"""A source is prepared as it was found: what changes meanwhile, or between two starts, is named."""
+"""A source must not change while it is prepared, or between two starts; an error names the change."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def _wait_for_another_time():
 
 @pytest.fixture
 def source(tmp_path, make_texts, request):
-    """A folder of two files of many documents, the second of the suffix asked for."""
+    """A folder of two files of many documents, the second with the requested suffix."""
     folder = tmp_path / "source"
     folder.mkdir()
     _write(folder / "a.jsonl", make_texts(3))
@@ -193,7 +193,7 @@ def test_what_was_not_read_yet_may_change(stopped, run, tmp_path, change):
 def test_a_source_of_other_times_or_in_another_place_is_known_by_its_contents(
     stopped, run, tmp_path, complete, monkeypatch
 ):
-    """As on another machine: the same names below another folder, written at another time."""
+    """A copy on another machine: the same names below another folder, written at another time."""
     paths, output = stopped
     if complete:
         run(paths[0].parent, output)
@@ -312,7 +312,7 @@ def test_cached_text_is_of_the_place_that_a_name_leads_to(tmp_path, monkeypatch)
 
 
 def test_one_source_by_two_names_is_cached_by_each(tmp_path, monkeypatch, model_path):
-    """What was prepared under one name is refused under another: training would stop there."""
+    """A preparation under one name is refused under another: training would stop there."""
     (tmp_path / "data").mkdir()
     for number in range(16):
         (tmp_path / "data" / f"{number}.txt").write_text(f"text {number} " * 50)

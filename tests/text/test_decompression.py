@@ -90,7 +90,7 @@ def test_what_follows_a_stream_is_read_or_refused(read, suffix, garbage):
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
 def test_a_damaged_second_stream_is_refused(read, suffix):
-    """The first magic bytes of the second stream are gone, so it looks like no stream at all."""
+    """The first magic bytes of the second stream are gone, so it does not look like a stream."""
     first, second = COMPRESS[suffix](STREAMS[0]), COMPRESS[suffix](STREAMS[2])
     for place in range(4):
         damaged = bytearray(second)

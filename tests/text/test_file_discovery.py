@@ -1,4 +1,4 @@
-"""A folder or a glob gives each file once, and says what it cannot look into."""
+"""A folder or a glob gives each file once, and reports what it cannot read."""
 
 import os
 import re

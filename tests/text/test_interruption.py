@@ -18,7 +18,7 @@ from tests.text.prepared_folders import command, contents
 
 
 class _Killed(BaseException):
-    """Stands for the end of the process: what would clean up after an error is switched off."""
+    """Simulates the end of the process: cleanup after an error is switched off."""
 
 
 @pytest.mark.sampled
@@ -102,7 +102,7 @@ def test_sigkill_then_the_same_command(settings, tmp_path, make_texts, make_json
 
 @pytest.fixture
 def heard_interrupts():
-    """A shell starts what it runs in the background deaf to Ctrl-C, and that is inherited."""
+    """A shell starts background commands with Ctrl-C ignored, and children inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

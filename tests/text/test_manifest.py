@@ -1,4 +1,4 @@
-"""The identity of prepared text: equal where the batches would be equal, and nowhere else."""
+"""The identity of prepared text: equal only where the batches would be equal."""
 
 import hashlib
 import json
@@ -169,7 +169,7 @@ def _stop_after(times, save):
     ],
 )
 def test_a_file_that_python_does_not_read_is_refused(tmp_path, contents, message):
-    """Found by benchmarks/fuzz.py."""
+    """A case from benchmarks/fuzz.py."""
     (tmp_path / "manifest.json").write_text(contents)
     with pytest.raises(DataError, match=message):
         load_manifest(tmp_path)

@@ -158,7 +158,7 @@ def test_a_separator_may_be_lines_and_is_expected_in_time(tmp_path, monkeypatch)
 
 @pytest.fixture
 def repeated(tmp_path, make_texts):
-    """Two files of documents; many are there twice, or in both."""
+    """Two files of documents; many occur twice, or in both."""
     texts = make_texts(120)
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "0.jsonl").write_bytes(json_lines(*texts[:80], *texts[:40], ""))

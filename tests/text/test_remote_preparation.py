@@ -1,4 +1,4 @@
-"""A folder prepared in a bucket is that of a disk, also after a kill; of two that write one waits."""
+"""A folder prepared in a bucket equals one on a disk, also after a kill; a second writer waits."""
 
 import contextlib
 import functools
@@ -46,7 +46,7 @@ def test_every_object_is_the_file_of_a_disk(corpus, settings, url, tmp_path, sta
 
 
 class _Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -126,7 +126,7 @@ class _Overtaken:
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_of_two_writers_one_waits_and_overwrites_nothing(corpus, settings, url, monkeypatch, other):
-    """Whenever the other one gets in between: before any write, of any file."""
+    """At any time when the other one writes: before any write, of any file."""
     changes = dict(OTHERS[other])
     text = corpus.read_bytes()[:20_000].rpartition(b"\n")[0]
     other_text = text.replace(b"river", b"lake") if changes.pop("other_text", False) else text
@@ -224,7 +224,7 @@ def test_one_that_waits_for_a_process_that_is_gone_ends(corpus, settings, url, m
 
 
 def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkeypatch):
-    """Of a preparation that was stopped, when the next one begins; and of others when it ends."""
+    """Shards of a stopped preparation, when the next one starts; and of others when it ends."""
     expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
     url += "/left"
     save, saved = ManifestGuard.save, 0
@@ -258,7 +258,7 @@ def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkey
 
 
 def test_what_was_written_though_the_answer_was_lost_is_ones_own(corpus, settings, url, monkeypatch):
-    """The client tries again, and is refused by what it has written itself."""
+    """The client retries, and its own earlier write refuses the second one."""
     from google.api_core.exceptions import PreconditionFailed
     from google.cloud.storage import Blob
 

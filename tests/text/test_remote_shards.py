@@ -1,4 +1,4 @@
-"""Token shards in a bucket give what those on a disk give, read in place or from copies, or say why not."""
+"""Token shards in a bucket equal those on a disk, read in place or from copies, or report why not."""
 
 import fcntl
 import json
@@ -206,7 +206,7 @@ def test_what_is_not_there_is_named(gcs_server):
 
 
 def test_other_records_than_those_of_the_manifest_are_no_copy(url, prepared, monkeypatch):
-    """Of the same size and number, as when another preparation wrote into the same folder."""
+    """Records of the same size and number, as if another preparation wrote into the same folder."""
     monkeypatch.setattr(remote_records, "_is_read_in_place", lambda directory: False)
     path = f"{url}/manifest.json"
     manifest = read_manifest(prepared)

@@ -1,4 +1,4 @@
-"""WebDataset tars: samples of every writer's format, and tars that nobody should have written."""
+"""WebDataset tars: samples of every writer's format, and malformed tars."""
 
 import io
 import json

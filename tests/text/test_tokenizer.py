@@ -127,7 +127,7 @@ def test_what_cannot_be_used_is_named(tmp_path, tokenizer):
 
 
 def test_a_model_with_a_piece_that_is_no_text_is_refused(tokenizer):
-    """Found by benchmarks/fuzz.py."""
+    """A case from benchmarks/fuzz.py."""
     piece = tokenizer.model_bytes.index("\u2581".encode(), 2000)
     damaged = bytearray(tokenizer.model_bytes)
     damaged[piece + 1] ^= 0x80

@@ -1,4 +1,4 @@
-"""Units of a plan give the same folder by any runner, in any order, killed or doubled."""
+"""Units of a plan give the same folder with any runner, in any order, killed or run twice."""
 
 import os
 import random
@@ -47,7 +47,7 @@ def either(request, settings):
 
 @pytest.fixture
 def expected(source, either, tmp_path):
-    """What the local runner makes, with a process for each of two units at a time."""
+    """The folder that the local runner makes, with two units at a time, each in a process."""
     return contents(prepare(str(source), tmp_path / "local", **either))
 
 
@@ -107,7 +107,7 @@ def test_any_order_and_any_repetition(source, expected, either, tmp_path):
 
 
 class _Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.sampled

@@ -43,7 +43,7 @@ _HALF_LIFE, _HALF_LIFE_OF_SIZES = 4.0, 16.0
 
 
 class Posterior(NamedTuple):
-    """What is known of the coefficients of each class, in units of its usual fall.
+    """The posterior of the coefficients of each class, in units of its usual fall.
 
     Attributes:
         mean: the mean of the coefficients; the first ones are those of shares.

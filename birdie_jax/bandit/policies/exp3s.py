@@ -40,7 +40,7 @@ def update_log_weights(state: BanditState) -> ArmVector:
     grown = _normalise(state.policy_state, state.initial)
     shared = jnp.where(row > 0, jnp.log(jnp.maximum(math.e * settings.sharing, 1e-30)), -jnp.inf)
     updated = _normalise(jnp.logaddexp(grown + gain, shared), state.initial)
-    # An arm without weight has no part in the sum, and would grow out of float32 beside it.
+    # An arm without weight has no part in the sum, and would overflow float32.
     return jnp.where(state.initial > 0, updated, 0.0)
 
 

@@ -38,7 +38,7 @@ def _keep_mixture(state: BanditState) -> ArmVector:
 
 @dataclass(frozen=True)
 class Policy:
-    """How mixtures are chosen: pure functions, which are traced into the bandit's jitted ones.
+    """A policy: pure functions that choose mixtures, traced into the bandit's jitted functions.
 
     What a policy does not define leaves everything as it is: `Policy()` is the policy `fixed`.
 
