@@ -1,11 +1,12 @@
-"""Ablation: the Gated SSM under the whole Birdie procedure, which the other ablations take parts from.
+"""Ablation: the Gated SSM under the full Birdie procedure; the other ablations remove parts of it.
 
     python -m birdie_jax.train --config=configs/ablation_birdie.py --workdir=runs/ablation_birdie
 
-Variants: a size, 1_4b (the default), 400m, 110m or tiny; with `,paper` (not tiny) the paper's batch of 520
-rows for 20 GPUs, as in `1_4b,paper`. Everything else is as in the configuration of that size, whose
-docstring tells the data that it needs, the devices that it runs on and the planned time.
-Half of the recurrent state reads the context in reverse, and the bandit chooses the mixture.
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Add `,paper` for the paper's batch of 520 rows on
+20 GPUs, as in `1_4b,paper` (not tiny). All other settings come from the configuration of that size; its
+docstring lists the data, the devices and the planned time.
+
+Half of the recurrent state reads the context in reverse. The bandit chooses the mixture.
 """
 
 import ml_collections

@@ -1,11 +1,12 @@
-"""Ablation: the Gated SSM under the Birdie procedure, but reading the context causally.
+"""Ablation: the Gated SSM under the Birdie procedure, with a causal context.
 
     python -m birdie_jax.train --config=configs/ablation_birdie_causal.py --workdir=runs/birdie_causal
 
-Variants: a size, 1_4b (the default), 400m, 110m or tiny; with `,paper` (not tiny) the paper's batch of 520
-rows for 20 GPUs, as in `1_4b,paper`. Everything else is as in the configuration of that size, whose
-docstring tells the data that it needs, the devices that it runs on and the planned time.
-All the recurrent state runs forward; parameters and computation are those of ablation_birdie.py.
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Add `,paper` for the paper's batch of 520 rows on
+20 GPUs, as in `1_4b,paper` (not tiny). All other settings come from the configuration of that size; its
+docstring lists the data, the devices and the planned time.
+
+All recurrent state runs forward. Parameters and computation equal those of ablation_birdie.py.
 """
 
 import ml_collections

@@ -1,13 +1,14 @@
-"""Ablation: the Gated SSM under causal language modelling alone, the paper's CLM baseline.
+"""Ablation: the Gated SSM under causal language modelling only, the paper's CLM baseline.
 
     python -m birdie_jax.train --config=configs/ablation_causal_lm.py --workdir=runs/ablation_causal_lm
 
-Variants: a size, 1_4b (the default), 400m, 110m or tiny; with `,paper` (not tiny) the paper's batch of 520
-rows for 20 GPUs, as in `1_4b,paper`. Everything else is as in the configuration of that size, whose
-docstring tells the data that it needs, the devices that it runs on and the planned time.
-Causal LM has no context: with model.bidirectional the reversed half of the recurrent channels carries
-nothing from token to token until the model is fine-tuned; with --config.model.bidirectional=False all run
-forward.
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Add `,paper` for the paper's batch of 520 rows on
+20 GPUs, as in `1_4b,paper` (not tiny). All other settings come from the configuration of that size; its
+docstring lists the data, the devices and the planned time.
+
+Causal LM has no context. With model.bidirectional, the reversed half of the recurrent channels carries
+nothing from token to token until you fine-tune the model. With --config.model.bidirectional=False, all
+channels run forward.
 """
 
 import ml_collections

@@ -2,10 +2,11 @@
 
     python -m birdie_jax.train --config=configs/ablation_fixed_ratio.py --workdir=runs/ablation_fixed_ratio
 
-Variants: a size, 1_4b (the default), 400m, 110m or tiny; with `,paper` (not tiny) the paper's batch of 520
-rows for 20 GPUs, as in `1_4b,paper`. Everything else is as in the configuration of that size, whose
-docstring tells the data that it needs, the devices that it runs on and the planned time.
-The paper does not print its hand-tuned ratios: here the eight objectives are equally likely.
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Add `,paper` for the paper's batch of 520 rows on
+20 GPUs, as in `1_4b,paper` (not tiny). All other settings come from the configuration of that size; its
+docstring lists the data, the devices and the planned time.
+
+The paper does not print its hand-tuned ratios. Here the eight objectives are equally likely.
 """
 
 import ml_collections

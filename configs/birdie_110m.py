@@ -1,17 +1,18 @@
-"""110M-parameter models, the size with which the Birdie paper chose its mixtures (appendix A.3).
+"""110M-parameter models: the size that the Birdie paper used to choose its mixtures (appendix A.3).
 
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_110m.py --workdir=runs/birdie_110m
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
-mamba, mamba2, gated_deltanet, transformer; all within 1.5 % of 110M parameters. Each of them with
-`,paper` has batches of 520 rows, for 20 GPUs; otherwise they have 512, for any power of two of devices
-up to 512.
+mamba, mamba2, gated_deltanet, transformer. All are within 1.5 % of 110M parameters. A batch has
+512 rows and runs on any power of two of devices up to 512. Add `,paper` to a variant for batches of 520
+rows, for 20 GPUs.
 
-The paper tells no more of these runs than their size and that each took "roughly 5 hours". The dimensions
-and the 8,000 steps (8.4B tokens, 76 a parameter) are ours; the learning rate is Mamba's for 125M.
+The paper states only the size of these runs, and that each took "roughly 5 hours". The dimensions and the
+8,000 steps (8.4B tokens, 76 per parameter) are this project's choice. The learning rate is Mamba's for
+125M.
 
-Planned, not run (docs/launch_presets.md): on 8 H200 a GPU needs 9.6 of 131 GiB, and the 8,000 steps take 27
+Planned, not run (docs/launch_presets.md): on 8 H200, each GPU needs 9.6 of 131 GiB. The 8,000 steps take 27
 minutes if everything overlaps and 43 if nothing does.
 """
 
@@ -50,7 +51,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.objectives.mixture = "birdie"
     set_batch(config, paper)
-    # As many decisions for as many tokens as with half the rows and 512 steps.
+    # The same number of decisions per token as with half the rows and 512 steps.
     config.bandit.policy = "birdie"
     config.bandit.every_steps = 256
 
@@ -61,7 +62,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.dtype = "bfloat16"
     config.model.remat = "auto"
 
-    # Mamba's recipe for this size (its appendix E.2): warm-up, here a tenth of the run, cosine to 1e-5.
+    # Mamba's recipe for this size (its appendix E.2): warm-up (here a tenth of the run), cosine to 1e-5.
     config.optimizer.learning_rate = 3e-3
     config.optimizer.final_learning_rate = 1e-5
     config.optimizer.warmup_steps = 800

@@ -4,16 +4,16 @@
     python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=runs/birdie_1_4b
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
-mamba, mamba2, gated_deltanet, transformer; all within 1.5 % of 1.4B parameters. The paper gives the
-size, not the dimensions: these are ours, but for griffin's, which its own paper has (De et al. 2024,
-table 2, 1B). Each of them with `,paper` has the paper's batch of 520 rows, for its 20 GPUs:
+mamba, mamba2, gated_deltanet, transformer. All are within 1.5 % of 1.4B parameters. The paper states
+only the size. The dimensions are this project's choice, except griffin's, which are those of its own paper
+(De et al. 2024, table 2, 1B). Add `,paper` to a variant for the paper's batch of 520 rows on 20 GPUs:
 
     python -m birdie_jax.train --config=configs/birdie_1_4b.py:gated_ssm,paper --workdir=runs/paper
 
-Otherwise a batch has 512 rows, and the first command runs as it stands on any power of two of devices, up
-to 512, that have the memory: mesh and accumulation follow from their kind and number, by rules that are
-printed. Planned, not run, with gated_ssm_plus (docs/launch_presets.md): memory of a device, and hours for
-all 32,000 steps if everything overlaps and if nothing does.
+Otherwise a batch has 512 rows. The train command above runs unchanged on any power of two of devices, up to
+512, if they have the memory. The run chooses mesh and accumulation from the kind and number of devices, and
+prints the rule. Planned, not run, for gated_ssm_plus (docs/launch_presets.md): memory per device, and hours
+for all 32,000 steps if everything overlaps and if nothing does.
 
     v5p-128, 64 chips     data=64            26.6 of 95.7 GiB     3.4 to 4.7 hours
     v4-128, 64 chips      data=32, fsdp=2    14.8 of 30.8 GiB     5.7 to 8.8 hours
@@ -22,8 +22,8 @@ all 32,000 steps if everything overlaps and if nothing does.
     16 H200 on 2 hosts    data=16            35.5 of 131 GiB      6.4 to 11.2 hours
     64 H200 on 8 hosts    data=64            24.9 of 131 GiB      1.6 to 3.1 hours
 
-The paper measured (its Table 4): 13,148 (Gated SSM+) to 15,214 (Gated SSM) tokens a second on each of 20
-A100s of 80 GB, which makes 36 and 31 hours. The same table's GPU hours are nine times those.
+The paper measured 13,148 (Gated SSM+) to 15,214 (Gated SSM) tokens per second on each of 20 A100s of 80 GB
+(its Table 4). That is 36 and 31 hours. The GPU hours in the same table are nine times as many.
 """
 
 import ml_collections
@@ -70,7 +70,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.dtype = "bfloat16"
     config.model.remat = "auto"
 
-    # Mamba's recipe for this size (its appendix E.2): warm-up, here a tenth of the run, cosine to 1e-5.
+    # Mamba's recipe for this size (its appendix E.2): warm-up (here a tenth of the run), cosine to 1e-5.
     config.optimizer.learning_rate = 1e-3
     config.optimizer.final_learning_rate = 1e-5
     config.optimizer.warmup_steps = 3200

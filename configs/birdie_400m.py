@@ -1,14 +1,14 @@
-"""400M-parameter models by the 1.4B recipe in a quarter of its steps: 8.4B tokens, 21 a parameter.
+"""400M-parameter models with the 1.4B recipe in a quarter of its steps: 8.4B tokens, 21 per parameter.
 
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_400m.py --workdir=runs/birdie_400m
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
-mamba, mamba2, gated_deltanet, transformer; all within 1.5 % of 400M parameters, with dimensions of our
-own. Each of them with `,paper` has batches of 520 rows, for 20 GPUs; otherwise they have 512, for any
-power of two of devices up to 512.
+mamba, mamba2, gated_deltanet, transformer. All are within 1.5 % of 400M parameters; the dimensions
+are this project's choice. A batch has 512 rows and runs on any power of two of devices up to 512. Add
+`,paper` to a variant for batches of 520 rows, for 20 GPUs.
 
-Planned, not run (docs/launch_presets.md): on v5e-256 a chip needs 6.9 of 15.8 GiB, and the 8,000 steps take
+Planned, not run (docs/launch_presets.md): on v5e-256, each chip needs 6.9 of 15.8 GiB. The 8,000 steps take
 8 minutes if everything overlaps and 15 if nothing does.
 """
 
@@ -47,7 +47,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.objectives.mixture = "birdie"
     set_batch(config, paper)
-    # As many decisions for as many tokens as with half the rows and 512 steps.
+    # The same number of decisions per token as with half the rows and 512 steps.
     config.bandit.policy = "birdie"
     config.bandit.every_steps = 256
 
@@ -58,7 +58,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.dtype = "bfloat16"
     config.model.remat = "auto"
 
-    # Mamba's recipe for this size (its appendix E.2): warm-up, here a tenth of the run, cosine to 1e-5.
+    # Mamba's recipe for this size (its appendix E.2): warm-up (here a tenth of the run), cosine to 1e-5.
     config.optimizer.learning_rate = 1.5e-3
     config.optimizer.final_learning_rate = 1e-5
     config.optimizer.warmup_steps = 800

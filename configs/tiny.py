@@ -1,13 +1,13 @@
-"""A first run: a Gated SSM+ of 0.85M parameters learns to copy text that it has never seen.
+"""A first run: a Gated SSM+ with 0.85M parameters learns to copy text that it has never seen.
 
     python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny
 
 Variants: a model name, as in `--config=configs/tiny.py:gated_ssm`.
 
-The text is Python's standard library. What makes so small a model copy within minutes is a mixture in which
-copying short texts has most of the loss, and a tokenizer of few pieces (docs/measurements/retrieval.md). It
-learns little else. `--config.objectives.mixture=causal_lm` trains the same model on text alone. What both
-have learned, and what it takes: docs/measurements/quickstart_and_ci.md.
+The text is Python's standard library. The model learns to copy within minutes because most of the loss is
+on copying short texts, and because the tokenizer has few pieces (docs/measurements/retrieval.md). It learns
+little else. `--config.objectives.mixture=causal_lm` trains the same model on text only.
+docs/measurements/quickstart_and_ci.md has the time and the results of both.
 """
 
 import ml_collections
@@ -37,13 +37,13 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.gated_deltanet.heads = 4
     config.model.mamba2.state_size = 32
     if config.model.name == "griffin":
-        # A layer of each kind in its place; attention is local, with one head of keys and values.
+        # One layer for each place of the pattern; attention is local, with one head of keys and values.
         config.model.layers = 3
         config.model.attention.update(kv_heads=1, window=128)
     config.model.dtype = "float32"
     config.model.remat = "none"
 
-    # The bandit of this size, for `--config.bandit.policy=birdie`; fixed shares teach copying sooner.
+    # Bandit settings for this size, for `--config.bandit.policy=birdie`; fixed shares teach copying sooner.
     config.bandit.every_steps = 100
     config.bandit.critic_features = 32
     config.bandit.critic_state = 64

@@ -1,9 +1,9 @@
-"""Three corpora by weight: parts of the Python standard library, with one tokenizer for all.
+"""Three corpora by weight: parts of the Python standard library, with one shared tokenizer.
 
     python -m birdie_jax.train --config=configs/tiny_corpora.py --workdir=runs/corpora
 
-The model and the objectives are those of configs/tiny.py. `metrics.jsonl` has positions, loss, validation
-loss and epochs of each corpus; docs/corpora.md has more. 16 minutes of processor time of a CPU.
+The model and the objectives are those of configs/tiny.py. `metrics.jsonl` logs positions, loss, validation
+loss and epochs for each corpus; see docs/corpora.md. The run takes 16 minutes of CPU time.
 """
 
 import runpy
@@ -22,7 +22,7 @@ def get_config() -> ml_collections.ConfigDict:
         "packages": {"source": f"{library}/[a-d]*/*.py", "weight": 0.3, "max_epochs": 40.0},
         "encodings": {"source": f"{library}/encodings", "weight": 0.2, "max_epochs": 40.0},
     }
-    # Of each of them both splits need a document.
+    # Both splits need a document of each corpus.
     config.data.validation_fraction = 0.1
     config.data.vocab_size = 2048
     return config
