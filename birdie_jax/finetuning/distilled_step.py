@@ -1,9 +1,9 @@
-"""The train step of distillation: cross-entropy of the labels, and what a teacher makes of the same rows.
+"""The train step of distillation: cross-entropy of the labels, and losses from a teacher on the same rows.
 
-The divergence between softened distributions, times the square of the temperature, is that of Hinton et al.
-2015 (arXiv 1503.02531, section 2). What hidden states are compared by needs no further parameters, and so
-fits teachers of any width: the cosines between pairs of tokens, as Park et al. 2019 (arXiv 1904.05068)
-compare pairs of examples; which pairs is this project's choice.
+The divergence between softened distributions, times the square of the temperature, follows Hinton et al.
+2015 (arXiv 1503.02531, section 2). The comparison of hidden states needs no further parameters, so teachers
+may have any width. It compares cosines between pairs of tokens, as Park et al. 2019 (arXiv 1904.05068)
+compare pairs of examples. The choice of pairs is this project's.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ from birdie_jax.models.layout import batch_layout
 from birdie_jax.pretraining.language_model_step import counts_by_arm, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
-# Tokens of a sample whose hidden states are compared are so far from one another.
+# The distances between tokens of a sample whose hidden states are compared.
 _DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 TokenLosses = Float[Array, "rows length"]
@@ -47,12 +47,12 @@ class TaughtSums(NamedTuple):
 
 
 class Scorer(NamedTuple):
-    """What gives the scores of tokens: hidden states, and the head that they are multiplied with.
+    """Hidden states and the head that computes token scores from them.
 
     Attributes:
         hidden: the hidden states of a batch.
         table: the weights of the head.
-        bias: what is added to the score of each token; None: nothing.
+        bias: the term added to the score of each token; None: no bias.
         soft_cap: the bound of the scores; 0: none.
     """
 
@@ -63,7 +63,7 @@ class Scorer(NamedTuple):
 
     @classmethod
     def of(cls, model: LanguageModel, params: PyTree, hidden: Activations) -> "Scorer":
-        """Return the scorer of what a model's `hidden` has returned."""
+        """Return the scorer of the hidden states of a model."""
         table = cast(Array, model.apply({"params": params}, method="head_table"))
         bias = cast(Array | None, model.apply({"params": params}, method="head_bias"))
         return cls(hidden, table.astype(hidden.dtype), bias, model.config.logit_soft_cap)
@@ -74,15 +74,15 @@ class Scorer(NamedTuple):
 
 
 def make_distilled_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
-    """Return the train step of the batches of a stage; it needs `with_frozen` of the teacher's parameters.
+    """Return the train step for the batches of a stage; pass the teacher's parameters to `with_frozen`.
 
     Args:
         run: the run, with the batches of the stage.
-        sections: what makes the sections of the hooks, by their names.
-        summarise: what is logged of the sums, which are `ArmSums`, `ArmCounts` and `TaughtSums`.
+        sections: the functions that create the sections of the hooks, by name.
+        summarise: computes the logged scalars from `ArmSums`, `ArmCounts` and `TaughtSums`.
 
     Raises:
-        ConfigError: as `find_teacher`.
+        ConfigError: see `find_teacher`.
     """
     config, model = run.config, run.model
     teacher = find_teacher(run)
@@ -101,14 +101,14 @@ def distilled_loss(  # noqa: PLR0917
     settings: FinetuneTeacherConfig,
     teacher_params: PyTree[jax.Array],
 ) -> LossFunction:
-    """Return the mean over the target tokens of what labels and teacher ask for.
+    """Return the mean over the target tokens of the losses from labels and teacher.
 
     Args:
         model: the model that learns.
         teacher: the model that it learns from.
-        num_arms: the number of stages; each has sums of its own.
-        loss_chunk: the number of sequence positions whose scores are held at a time.
-        settings: how the losses are weighted.
+        num_arms: the number of stages; each has its own sums.
+        loss_chunk: the number of sequence positions with scores in memory at a time.
+        settings: the weights of the losses.
         teacher_params: the parameters of the teacher.
     """
 
@@ -147,7 +147,7 @@ def distilled_loss(  # noqa: PLR0917
 
 
 class TaughtLosses(NamedTuple):
-    """Losses of tokens, 0 where there is no target.
+    """Losses of tokens; 0 for tokens without a target.
 
     Attributes:
         loss: the student's cross-entropy, in nats.
@@ -165,9 +165,9 @@ class TaughtLosses(NamedTuple):
 def taught_losses(
     student: Scorer, teacher: Scorer, batch: Batch, chunk: int, temperature: float
 ) -> TaughtLosses:
-    """Return the losses of each token; both models' scores exist for `chunk` positions at a time.
+    """Return the losses of each token, with scores for `chunk` positions at a time.
 
-    They are computed again in the backward pass. No gradient reaches the teacher.
+    The backward pass computes the scores again. No gradient reaches the teacher.
     """
     targets, mask = cast(TokenIds, batch.targets), cast(TokenMask, batch.loss_mask)
     rows, length = targets.shape
@@ -200,7 +200,7 @@ def relation_losses(
 ) -> TokenLosses:
     """Return for each target the mean squared difference of its cosines to earlier targets of its sample.
 
-    Those are 1, 2, 4 and so on to 128 positions before it; a target that has none of them gets 0.
+    The earlier targets are 1, 2, 4, ... 128 positions before it. A target without any gets 0.
     """
     segment_ids, mask = cast(TokenIds, batch.segment_ids), cast(TokenMask, batch.loss_mask)
     own, theirs = (

@@ -1,11 +1,10 @@
-"""A fixed number of examples, packed into rows anew every epoch: a function of seed and lengths alone.
+"""Packs a fixed number of examples into rows, anew every epoch, as a function of seed and lengths only.
 
-Which lengths stand together in a row is decided once, for all examples: best fit decreasing (Johnson et al.
-1974, "Worst-case performance bounds for simple one-dimensional packing algorithms") over the histogram of
-their lengths, as Krell et al. (2021, "Efficient sequence packing without cross-contamination") pack what
-BERT reads. It takes time by the number of different lengths, not by that of examples, and every epoch has
-as many rows. Each epoch then draws which of the examples of a length takes which of its places, and the
-order of the rows.
+The lengths that share a row are chosen once: best fit decreasing (Johnson et al. 1974, "Worst-case
+performance bounds for simple one-dimensional packing algorithms") over the histogram of lengths, as Krell
+et al. (2021, "Efficient sequence packing without cross-contamination") do for BERT. Its time depends on the
+number of distinct lengths, not of examples, and every epoch has the same number of rows. Each epoch then
+draws the place of each example among the places of its length, and the order of the rows.
 """
 
 import bisect
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
-# Sets the shuffles apart from everything else that is drawn with the run's seed.
+# Separates the shuffles from all other draws with the run's seed.
 _SHUFFLE = 0x7061636B
 
 
@@ -32,7 +31,7 @@ class Places(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Examples of one length in a row, behind those that were placed before."""
+    """Examples of one length in a row, after those placed before."""
 
     length: int
     count: int
@@ -40,7 +39,7 @@ class _Run(NamedTuple):
 
 
 def pack_lengths(lengths: Int64[np.ndarray, " examples"], row_length: int, spacing: int) -> Places:
-    """Pack examples into as few rows as best fit decreasing finds.
+    """Pack examples into few rows by best fit decreasing.
 
     Args:
         lengths: the positions of each example, at least 1 and at most `row_length`.
@@ -51,7 +50,7 @@ def pack_lengths(lengths: Int64[np.ndarray, " examples"], row_length: int, spaci
     open_rows = _OpenRows()
     for length, count in zip(values[::-1].tolist(), counts[::-1].tolist(), strict=True):
         needed, left = length + spacing, count
-        # A row has room for one spacing more than it has positions: none follows the last example.
+        # Add one spacing to the room of a row, because none follows the last example.
         for room, rows, run in open_rows.take(needed, left):
             each = max(1, min(room // needed, left // rows))
             open_rows.add(room - each * needed, rows, _Run(length, each, run))
@@ -65,7 +64,7 @@ def pack_lengths(lengths: Int64[np.ndarray, " examples"], row_length: int, spaci
 
 
 class _OpenRows:
-    """Rows that were begun, equal ones counted together, by the room that is left in them."""
+    """Open rows by their remaining room; equal rows are counted together."""
 
     def __init__(self):
         self._rooms: list[int] = []
@@ -80,8 +79,8 @@ class _OpenRows:
     def take(self, needed: int, count: int) -> Iterator[tuple[int, int, _Run]]:
         """Yield (room, rows, run) of rows to place `count` examples in, those with the least room first.
 
-        What is placed in them is to be added before the next ones are asked for. Of each row as many
-        examples are counted as fit it.
+        The caller adds the filled rows before it takes the next ones. Each row counts as many examples as
+        fit it.
         """
         while count:
             place = bisect.bisect_left(self._rooms, needed)
@@ -117,10 +116,10 @@ def _places(open_rows: _OpenRows) -> Places:
 
 
 class PackedEpochs:
-    """Endless rows of the numbers of examples; each example occurs once in every epoch's rows.
+    """Endless rows of example numbers; each example occurs once in every epoch's rows.
 
-    Row n is a function of (seed, key, lengths, row length, spacing, n) alone. The epoch last asked for is
-    kept, and with the lengths takes 28 bytes an example; rows are meant to be asked for in their order.
+    Row n is a function of (seed, key, lengths, row length, spacing, n) only. The most recent epoch stays in
+    memory and takes, with the lengths, 28 bytes per example. Read rows in order.
 
     Attributes:
         rows_per_epoch: the number of rows that hold every example once.
@@ -136,14 +135,14 @@ class PackedEpochs:
         seed: int,
         key: int,
     ):
-        """Pack examples of these lengths, of which there is at least one.
+        """Pack examples of these lengths; at least one is required.
 
         Args:
             lengths: the positions of each example, at most `row_length`.
             row_length: the positions of a row.
             spacing: the padding positions between two examples of a row.
             seed: the seed of the run.
-            key: what tells these epochs from others of the run.
+            key: separates these epochs from others of the run.
         """
         self._lengths = lengths
         self._seed = (seed, _SHUFFLE, key)
@@ -166,7 +165,7 @@ class PackedEpochs:
         random = np.random.default_rng((*self._seed, epoch))
         shuffled = random.permutation(len(self._lengths))
         examples = np.empty(len(shuffled), np.int64)
-        # The places of each length, in their order, take the examples of that length in theirs.
+        # The places of each length take the examples of that length, both in their order.
         examples[self._by_length] = shuffled[np.argsort(self._lengths[shuffled], kind="stable")]
         self._examples = examples
         self._order = random.permutation(self.rows_per_epoch)

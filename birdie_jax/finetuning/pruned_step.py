@@ -1,7 +1,7 @@
-"""The train step of fine-tuning for pruned prompts: the dense loss, and that of a pass that drops tokens.
+"""The train step of fine-tuning for pruned prompts: the dense loss, plus that of a pass that drops tokens.
 
-The second loss is the next-token loss on the tokens that the last layer has read, each of which predicts
-the token that followed it in the sample before any was dropped (Simba, appendix A.3).
+The second loss is the next-token loss on the tokens that the last layer reads. Each predicts the token that
+followed it in the sample before pruning (Simba, appendix A.3).
 """
 
 from typing import NamedTuple, cast
@@ -22,17 +22,17 @@ from birdie_jax.pruning import PruningSettings, encode_pruned, finetune_settings
 from birdie_jax.pruning.samples import TokenNumbers, samples_sum
 from birdie_jax.resolve import ResolvedRun
 
-# Sets the draw of shares apart from dropout, which folds the numbers of layers into the same keys.
+# Separates the draw of shares from dropout, which folds layer numbers into the same keys.
 _DRAW_SHARES = 0x7072756E
 
 
 class PrunedSums(NamedTuple):
-    """Sums over the tokens of each arm that are left after the last layer.
+    """Sums over the tokens of each arm that remain after the last layer.
 
     Attributes:
         pruned_loss: the mean cross-entropy of a sample's survivors, in nats, times the number of its target
-            tokens, summed over samples; what divides the dense loss divides it.
-        surviving: the number of target tokens that are left.
+            tokens, summed over samples; it has the same divisor as the dense loss.
+        surviving: the number of target tokens that remain.
     """
 
     pruned_loss: ArmVector
@@ -40,12 +40,12 @@ class PrunedSums(NamedTuple):
 
 
 def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
-    """Return the train step of the batches of a stage, with both losses.
+    """Return the train step for the batches of a stage, with both losses.
 
     Args:
         run: the run, with the batches of the stage.
-        sections: what makes the sections of the hooks, by their names.
-        summarise: what is logged of the sums, which are `ArmSums`, `ArmCounts` and `PrunedSums`.
+        sections: the functions that create the sections of the hooks, by name.
+        summarise: computes the logged scalars from `ArmSums`, `ArmCounts` and `PrunedSums`.
     """
     config, model, pruning = run.config, run.model, run.config.finetune.pruning
     num_stages = len(run.mixture.arms)
@@ -58,14 +58,14 @@ def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summari
 def dense_and_pruned_loss(
     model: LanguageModel, num_arms: int, loss_chunk: int, settings: PruningSettings, max_pruned: float
 ) -> LossFunction:
-    """Return the sum of two means: of the dense loss, and of the loss of a pass that drops tokens.
+    """Return the sum of two means: the dense loss, and the loss of a pass that drops tokens.
 
     Args:
         model: the language model.
-        num_arms: the number of arms, by which sums are told apart.
-        loss_chunk: the number of sequence positions whose logits are held at a time.
+        num_arms: the number of arms; each has its own sums.
+        loss_chunk: the number of sequence positions with logits in memory at a time.
         settings: the settings of pruning.
-        max_pruned: the largest share of a sample's tokens that is dropped.
+        max_pruned: the maximum share of a sample's tokens to drop.
     """
     dense = language_model_loss(model, num_arms, loss_chunk)
 
@@ -80,9 +80,9 @@ def dense_and_pruned_loss(
 
 
 def draw_kept_shares(row_keys: RowKeys, segment_ids: TokenIds, max_pruned: float) -> TokenNumbers:
-    """Return for each token the share of its sample that stays, uniform on (1 - max_pruned, 1].
+    """Return for each token the kept share of its sample, uniform on (1 - max_pruned, 1].
 
-    It is a function of the key of the row and of the number of the sample within it.
+    The share is a function of the row's key and of the sample's number in the row.
     """
 
     def of_row(key: Array, samples: Array) -> Array:
@@ -102,9 +102,9 @@ def pruned_sums(  # noqa: PLR0917
     keep: TokenNumbers,
     row_keys: RowKeys,
 ) -> PrunedSums:
-    """Return the loss of the tokens that are left after the last layer, by arms.
+    """Return the loss of the tokens that remain after the last layer, by arm.
 
-    Each sample counts as it does in the dense loss, however many of its tokens are left.
+    Each sample has the same weight as in the dense loss, however many of its tokens remain.
     """
     hidden, tokens = encode_pruned(model, params, batch, keep, row_keys, settings)
 

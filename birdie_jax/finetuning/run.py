@@ -1,4 +1,4 @@
-"""Fine-tuning: what a run starts with, and the run itself."""
+"""A fine-tuning run, and the parameters and examples that it starts with."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,16 +37,16 @@ from birdie_jax.tasks.task_hook import task_hooks
 from birdie_jax.text import Tokenizer
 
 Choose = Callable[[Sequence[ResolvedRun], Workdir, Processes], tuple[ResolvedRun, ...]]
-"""(runs of one model, workdir, processes) -> the runs, with what is left to the devices chosen."""
+"""(runs of one model, workdir, processes) -> the runs, with the choices that depend on the devices."""
 FlopsOf = Callable[[ModelConfig, int, int], float]
-"""(architecture, rows of its table, length of a row) -> the model's FLOPs of a step for each token."""
+"""(architecture, rows of its table, length of a row) -> the model's FLOPs per token in a step."""
 
 
 def check_stages(config: Config, stages: Sequence[Stage]) -> None:
     """Check every stage of a run before its vocabulary is known; see `check_run`.
 
     Raises:
-        ConfigError: one cannot be; the message names the field.
+        ConfigError: a stage is invalid; the message names the field.
     """
     for stage in stages:
         with stage_errors(stage):
@@ -60,17 +60,17 @@ def resolve_stages(
     devices: Sequence[Device] | None = None,
     num_steps: int | None = None,
 ) -> tuple[ResolvedRun, ...]:
-    """Return the run of each stage: one model on one mesh, with the batches of the stage.
+    """Return a run for each stage: one model on one mesh, with the batches of the stage.
 
     Args:
-        config: the configuration of the whole run, with its head if it has one.
+        config: the configuration of the whole run, with its head if any.
         stages: its stages.
         vocab_size: the number of rows of the embedding table.
         devices: the devices of the run; None: those of JAX.
-        num_steps: the train steps of the whole run, where they are known.
+        num_steps: the train steps of the whole run, if known.
 
     Raises:
-        ConfigError: as `resolve_run`; the message names the field of the stage.
+        ConfigError: see `resolve_run`; the message names the field of the stage.
     """
     runs: list[ResolvedRun] = []
     for stage in stages:
@@ -88,29 +88,29 @@ def resolve_stages(
 
 
 def check_start(config: Config, workdir: Workdir) -> None:
-    """Check that a run that has no checkpoint yet is told what to start from.
+    """Check that a run without a checkpoint has a source to start from.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it has none.
     """
     if not config.init.from_ and not workdir.saved_steps():
         raise ConfigError(
             "config.init.from: found ''; allowed: with config.finetune.stages a workdir, a checkpoint or "
-            "an exported folder, from whose parameters fine-tuning starts"
+            "an exported folder, because fine-tuning starts from its parameters"
         )
 
 
 def check_same_computation(config: Config, source: Config) -> None:
-    """Check that a run computes of its parameters what the run that it starts from has taught them.
+    """Check that a run and its source compute the same function of their parameters.
 
-    Their names and shapes are compared where they are read.
+    Reading the parameters compares their names and shapes.
 
     Args:
         config: the configuration of the run.
         source: the configuration of the run that it starts from.
 
     Raises:
-        ConfigError: it does not; the message names every field that differs.
+        ConfigError: they do not; the message names every field that differs.
     """
     if different := told_differences(source.model, config.model):
         raise ConfigError(
@@ -120,18 +120,18 @@ def check_same_computation(config: Config, source: Config) -> None:
 
 
 def keep_tokenizer(config: Config, source: str, workdir: Workdir, processes: Processes) -> Tokenizer:
-    """Return the tokenizer of a run, which the first process keeps in the workdir.
+    """Return the tokenizer of a run; the first process saves it in the workdir.
 
-    It is the one that is kept there already, or else `data.tokenizer`, or else that of `init.from`.
+    The workdir's own tokenizer has precedence, then `data.tokenizer`, then that of `init.from`.
 
     Args:
         config: the configuration of the run.
-        source: what the run starts from, `init.from`; not read once the workdir has the tokenizer.
+        source: the source of the run, `init.from`; not read if the workdir has a tokenizer.
         workdir: the folder of the run.
         processes: the processes of the run.
 
     Raises:
-        DataError: there is no tokenizer, or it cannot be read.
+        DataError: no tokenizer exists, or it cannot be read.
     """
 
     def keep() -> str:
@@ -144,24 +144,26 @@ def keep_tokenizer(config: Config, source: str, workdir: Workdir, processes: Pro
     sha256 = processes.broadcast_from_first("tokenizer", keep)
     tokenizer = Tokenizer(str(workdir.tokenizer))
     if tokenizer.sha256 != sha256:
-        raise DataError(f"{workdir.tokenizer}: process {processes.index} reads another file than process 0")
+        raise DataError(
+            f"{workdir.tokenizer}: process {processes.index} reads a different file from process 0"
+        )
     return tokenizer
 
 
 def read_examples(
     config: Config, stages: Sequence[Stage], tokenizer: Tokenizer, processes: Processes
 ) -> StageSequence:
-    """Read and pack the examples of all stages, in every process; the first one says what they are.
+    """Read and pack the examples of all stages in every process; the first process describes them.
 
     Raises:
         ConfigError: a stage does not fit its examples.
-        DataError: examples cannot be read, or are not those of the first process.
+        DataError: examples cannot be read, or differ from those of the first process.
     """
     sequence = make_stage_sequence(config, stages, tokenizer)
     first = processes.broadcast_from_first("examples", lambda: sequence.identity)
     if first != sequence.identity:
         raise DataError(
-            f"config.finetune.stages: process {processes.index} has read other examples than process 0; "
+            f"config.finetune.stages: process {processes.index} reads different examples from process 0; "
             "allowed: the same files on every host"
         )
     if processes.first:
@@ -172,14 +174,14 @@ def read_examples(
 def read_start(
     run: ResolvedRun, source: str, tokenizer: Tokenizer, processes: Processes, *, whole: bool
 ) -> Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]:
-    """Return what reads the parameters of `init.from`, for `ShardedStep.starting_from`.
+    """Return the function that reads the parameters of `init.from`, for `ShardedStep.starting_from`.
 
     Args:
         run: the run.
-        source: what the run starts from.
+        source: the source of the run.
         tokenizer: the tokenizer of the run.
         processes: the processes of the run.
-        whole: whether the source must have every parameter but those of a head, and compute the same.
+        whole: whether the source must have every parameter except a head's, and compute the same.
     """
 
     def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
@@ -187,7 +189,7 @@ def read_start(
         before = config_of_source(source)
         different = told_differences(before.model, run.config.model)
         if not whole and processes.first and different:
-            print(f"init.from: {source} computes otherwise: {different}", flush=True)
+            print(f"init.from: {source} computes differently: {different}", flush=True)
         if whole:
             check_same_computation(run.config, before)
             not_taken = maps_of_other_classes(run.config, before)
@@ -200,7 +202,7 @@ def read_start(
             lacking = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
             raise ConfigError(
                 f"config.init.from: found {source}, which lacks {lacking}; allowed: a model of the same "
-                "config.model: fine-tuning trains every parameter"
+                "config.model, because fine-tuning trains every parameter"
             )
         if processes.first:
             print(initial.table(), flush=True)
@@ -223,23 +225,23 @@ def finetune(
     flops_of: FlopsOf,
     on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
-    """Read the examples of the stages and train on them; return how it ended, and figures for the summary.
+    """Read the examples of the stages and train on them; return the outcome, and figures for the summary.
 
     Args:
-        config: the configuration of the run, with its head if it has one.
+        config: the configuration of the run, with its head if any.
         stages: its stages.
-        tasks: what is measured while it trains.
-        source: what it starts from, `init.from`.
+        tasks: the tasks that the run measures as it trains.
+        source: the source of the run, `init.from`.
         workdir: the folder of the run.
-        watch: notices processes that are lost or hang.
-        lease: held on the workdir in the first process.
-        announce: says what runs, once the mesh is known.
-        choose: chooses what the stages' runs leave to the devices.
-        flops_of: the model's FLOPs for MFU, which is logged where they are the same in all stages.
-        on_scalars: as of `birdie_jax.engine.train`.
+        watch: detects lost and hung processes.
+        lease: the lease on the workdir, in the first process.
+        announce: prints the run's circumstances once the mesh is known.
+        choose: makes the choices that depend on the devices.
+        flops_of: the model's FLOPs for MFU, which is logged if they are equal in all stages.
+        on_scalars: see `birdie_jax.engine.train`.
 
     Raises:
-        BirdieError: as `birdie_jax.engine.train`, or what the stages or `init.from` name cannot be used.
+        BirdieError: see `birdie_jax.engine.train`; or the data of a stage or `init.from` cannot be used.
     """
     tokenizer = keep_tokenizer(config, source, workdir, watch.processes)
     sequence = read_examples(config, stages, tokenizer, watch.processes)

@@ -1,4 +1,4 @@
-"""A train step on the batches of a stage, from its loss; the rest is of the run."""
+"""A train step on the batches of a stage, from its loss and the run's settings."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,13 +23,13 @@ def make_run_step(
     summarise: Summarise,
     frozen: PyTree[jax.ShapeDtypeStruct] | None = None,
 ) -> ShardedStep:
-    """Return the train step of a run that minimises a loss of its own.
+    """Return the train step of a run that minimises its own loss.
 
     Args:
         run: the run, with the batches of the stage.
         loss: see `birdie_jax.engine.make_step`.
-        sections: what makes the sections of the hooks, by their names.
-        summarise: what is logged of the sums.
+        sections: the functions that create the sections of the hooks, by name.
+        summarise: computes the logged scalars from the sums.
         frozen: see `birdie_jax.engine.make_step`.
     """
     config = run.config

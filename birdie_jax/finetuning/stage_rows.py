@@ -1,4 +1,4 @@
-"""The rows of a stage: which examples stand in row r of its step s, from records or from a generator."""
+"""The rows of a stage: the examples in row r of its step s, from records or from a generator."""
 
 import dataclasses
 import math
@@ -15,25 +15,25 @@ from birdie_jax.objectives import Example
 from birdie_jax.tasks import GeneratedExamples, PartialExamples, RecordedExamples
 
 _MAX_NAMED = 3
-# Sets what is generated apart from everything else that is drawn with the run's seed.
+# Separates generated examples from all other draws with the run's seed.
 _GENERATE = 0x67656E65
 
 
 @runtime_checkable
 class NamedExamples(Protocol):
-    """Recorded examples that say where each is from."""
+    """Recorded examples that name their origins."""
 
     def name_of(self, index: int) -> str:
-        """Return what people call an example, such as `train.jsonl line 7`."""
+        """Return a readable name of an example, such as `train.jsonl line 7`."""
         ...
 
 
 @runtime_checkable
 class GroupedExamples(Protocol):
-    """Recorded examples each of which is several that follow one another in a row, such as choices.
+    """Recorded examples that are groups of consecutive samples in a row, such as choices.
 
     Attributes:
-        group_size: how many; a length is that of all of them, without the spacing between them.
+        group_size: the samples of a group; its length is their sum, without the spacing between them.
     """
 
     @property
@@ -50,7 +50,7 @@ class StageRows(Protocol):
 
     Attributes:
         num_steps: the number of train steps of the stage.
-        description: how many examples there are, how they are packed and what was passed over, for people.
+        description: the number of examples, their packing and the skipped records, as text.
     """
 
     @property
@@ -76,15 +76,15 @@ def make_stage_rows(
 
     Args:
         stage: the stage.
-        examples: what its task gives.
+        examples: the examples of its task.
         seed: the seed of the run.
         first_step: the number of steps of the run before the stage.
         spacing: the padding positions between two examples of a row.
 
     Raises:
-        ConfigError: the stage needs epochs or steps that it has not, or the other way round; or examples
-            are longer than its rows.
-        DataError: there is no example.
+        ConfigError: the stage lacks epochs or steps, or has them where it must not; or examples are longer
+            than its rows.
+        DataError: the task has no example.
     """
     if isinstance(examples, RecordedExamples):
         return RecordedRows(stage, examples, seed=seed, spacing=spacing)
@@ -92,15 +92,15 @@ def make_stage_rows(
 
 
 class RecordedRows:
-    """Rows of recorded examples, each of which occurs once an epoch.
+    """Rows of recorded examples; each example occurs once per epoch.
 
-    Where an epoch does not end with a batch, the batch goes on with rows of the next one; the last batch of
-    the last epoch is filled with rows of padding, which bear no loss. So nothing is dropped. Of a fraction
-    of an epoch, as large a share of its rows is taken, rounded up.
+    If an epoch does not fill its last batch, rows of the next epoch fill it. Rows of padding, without loss,
+    fill the last batch of the last epoch, so no example is dropped. A fraction of an epoch takes that share
+    of its rows, rounded up.
 
     Attributes:
         num_steps: the number of train steps of the stage.
-        description: how many examples there are, how they are packed and what was passed over.
+        description: the number of examples, their packing and the skipped records.
     """
 
     def __init__(self, stage: Stage, examples: RecordedExamples, *, seed: int, spacing: int):
@@ -111,7 +111,7 @@ class RecordedRows:
         fitting, skipped = _fitting(stage, examples, lengths)
         self._examples, self._fitting = examples, fitting
         self._rows, self._arm = stage.rows, stage.number
-        # An example that is as long as a row has it to itself.
+        # An example as long as a row has the row to itself.
         taken = lengths[fitting] if stage.pack else np.full(len(fitting), stage.length, np.int64)
         self._packed = PackedEpochs(taken, stage.length, spacing, seed=seed, key=stage.number)
         per_epoch = self._packed.rows_per_epoch
@@ -131,7 +131,7 @@ class RecordedRows:
         )
 
     def examples(self, step: int, row: int) -> list[Example]:
-        """Return the examples of a row; none behind the last epoch."""
+        """Return the examples of a row; none after the last epoch."""
         number = step * self._rows + row
         if self._num_rows is not None and number >= self._num_rows:
             return []
@@ -141,11 +141,11 @@ class RecordedRows:
 
 
 class GeneratedRows:
-    """Rows of generated examples: row r of step s of the run is a function of (seed, s, r) alone.
+    """Rows of generated examples: row r of step s of the run is a function of (seed, s, r) only.
 
     Attributes:
         num_steps: the number of train steps of the stage.
-        description: how many steps there are.
+        description: the number of steps, as text.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class GeneratedRows:
             )
         if stage.epochs is not None or stage.steps is None:
             raise ConfigError(
-                f"{stage.where}.epochs: found {stage.epochs}; allowed: none, and steps: the task "
+                f"{stage.where}.epochs: found {stage.epochs}; allowed: no epochs, but steps: the task "
                 f"{stage.task.name} generates examples without end"
             )
         self._examples, self._stage, self._spacing = examples, stage, spacing
@@ -168,12 +168,12 @@ class GeneratedRows:
         self.description = f"generated examples in rows of {stage.length:,}; {self.num_steps:,} steps"
         if not self.examples(0, 0):
             raise ConfigError(
-                f"{stage.where}.length: found {stage.length}; allowed: rows that hold an example of "
-                f"{stage.task.name}: none is as short"
+                f"{stage.where}.length: found {stage.length}; allowed: rows long enough for an example of "
+                f"{stage.task.name}"
             )
 
     def examples(self, step: int, row: int) -> list[Example]:
-        """Return the examples of a row, drawn until no example is as short as the room that is left."""
+        """Return the examples of a row, drawn until no example fits the remaining room."""
         random = np.random.default_rng((self._seed, _GENERATE, self._first_step + step, row))
         room, drawn = self._stage.length, []
         while room > 0:
@@ -182,8 +182,8 @@ class GeneratedRows:
                 break
             if packed_length(example) > room:
                 raise ValueError(
-                    f"task {self._stage.task.name}: draw gave an example of {packed_length(example)} "
-                    f"positions; allowed: at most the {room} that it was asked for"
+                    f"task {self._stage.task.name}: draw returned an example of {packed_length(example)} "
+                    f"positions; allowed: at most {room}, its max_positions"
                 )
             drawn.append(dataclasses.replace(example, arm=self._stage.number))
             room -= packed_length(example) + self._spacing
@@ -191,12 +191,12 @@ class GeneratedRows:
 
 
 def examples_of(examples: RecordedExamples, index: int) -> Sequence[Example]:
-    """Return the examples that recorded example `index` is: itself, or those of its group."""
+    """Return the examples of recorded example `index`: itself, or its group."""
     return examples.group(index) if isinstance(examples, GroupedExamples) else (examples[index],)
 
 
 def _fitting(stage: Stage, examples: RecordedExamples, lengths: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return the numbers of the examples that fit a row, and what is said of the others."""
+    """Return the numbers of the examples that fit a row, and a text about the others."""
     fits = lengths <= stage.length
     fitting, long = np.flatnonzero(fits), np.flatnonzero(~fits)
     skipped = ""
@@ -206,20 +206,20 @@ def _fitting(stage: Stage, examples: RecordedExamples, lengths: np.ndarray) -> t
         if not stage.skip_long:
             raise ConfigError(
                 f"{stage.where}.length: found {stage.length}; {count}; allowed: at least "
-                f"{int(lengths.max())}, or skip_long=True to leave them out"
+                f"{int(lengths.max())}, or skip_long=True to skip them"
             )
-        skipped = f"; left out, as skip_long asks: {count}"
+        skipped = f"; skipped because of skip_long: {count}"
     if not len(fitting):
-        raise DataError(f"{stage.where}: the task {stage.task.name} gives no example{skipped}")
+        raise DataError(f"{stage.where}: the task {stage.task.name} has no example{skipped}")
     return fitting, skipped
 
 
 def _passed_over(examples: RecordedExamples) -> str:
-    """Return what is said of the records that could not be made examples."""
+    """Return a text about the records that could not become examples."""
     refused = examples.refused if isinstance(examples, PartialExamples) else ()
     if not refused:
         return ""
-    return f"; passed over: {len(refused):,} records, the first: {refused[0]}"
+    return f"; skipped {len(refused):,} bad records, the first: {refused[0]}"
 
 
 def _names(examples: RecordedExamples, lengths: np.ndarray, numbers: Sequence[int], of_all: int) -> str:

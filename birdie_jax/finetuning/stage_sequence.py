@@ -1,4 +1,4 @@
-"""All stages of a run with their rows: which of them a step belongs to, and what they are made of."""
+"""All stages of a run with their rows and examples, and the stage of each step."""
 
 import bisect
 import hashlib
@@ -20,7 +20,7 @@ class StageSequence(NamedTuple):
     Attributes:
         stages: the stages, in the order in which they run.
         rows: the rows of each stage.
-        ends: for each stage, the number of steps of the run when it has ended.
+        ends: for each stage, the run's steps up to its end.
         num_steps: the number of train steps of the run, which may end before its stages.
         identity: a hash of the examples and of the tokenizer.
     """
@@ -32,7 +32,7 @@ class StageSequence(NamedTuple):
     identity: str
 
     def find(self, step: int) -> tuple[int, int]:
-        """Return the number of the stage that a step of the run, from 0, belongs to, and its step there."""
+        """Return the stage number of a step of the run, counted from 0, and the step within the stage."""
         number = bisect.bisect_right(self.ends, step)
         return number, step - (self.ends[number - 1] if number else 0)
 
@@ -53,7 +53,7 @@ class StageSequence(NamedTuple):
 
 
 def make_stage_sequence(config: Config, stages: Sequence[Stage], tokenizer: Tokenizer) -> StageSequence:
-    """Read the examples of all stages, and pack them.
+    """Read and pack the examples of all stages.
 
     Args:
         config: the configuration of the run.
@@ -61,8 +61,8 @@ def make_stage_sequence(config: Config, stages: Sequence[Stage], tokenizer: Toke
         tokenizer: the tokenizer of the run.
 
     Raises:
-        ConfigError: a stage does not fit its examples, or there are fewer steps than the run shall have.
-        DataError: examples cannot be read, or there are none; names file and record.
+        ConfigError: a stage does not fit its examples, or the stages have fewer steps than `num_steps`.
+        DataError: examples are missing or cannot be read; the message names file and record.
     """
     rows: list[StageRows] = []
     ends: list[int] = []

@@ -1,4 +1,4 @@
-"""The train step of a fine-tuning run, a language model's or a head's, compiled once for each shape."""
+"""The train step of a fine-tuning run, for a language model or a head, compiled once for each shape."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,19 +26,19 @@ from birdie_jax.optimizers import learning_rate_schedule
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
-# What a mean over target tokens is logged as, of the sums that some stages' steps have.
+# The metric name of each further sum, logged as a mean over target tokens.
 _FURTHER = dict(zip(PrunedSums._fields, (PRUNED_LOSS, SURVIVING_SHARE), strict=True)) | dict(
     zip(TaughtSums._fields, TEACHER_QUANTITIES, strict=True)
 )
 
 
 def make_stage_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
-    """Return the train step of the batches of a stage: of a head, taught, with dropped tokens, or of text.
+    """Return the train step for the batches of a stage: for a head, a teacher, pruning, or text alone.
 
     Args:
         run: the run, with the batches of the stage.
-        sections: what makes the sections of the hooks, by their names.
-        summarise: what is logged of the sums.
+        sections: the functions that create the sections of the hooks, by name.
+        summarise: computes the logged scalars from the sums.
     """
     if run.config.model.head:
         return make_head_step(run, sections, summarise=summarise)
@@ -50,12 +50,12 @@ def make_stage_step(run: ResolvedRun, sections: Sections, *, summarise: Summaris
 
 
 def make_head_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
-    """Return the train step of the batches of a stage.
+    """Return the train step of a head for the batches of a stage.
 
     Args:
         run: the run, with its head, and with the batches of the stage.
-        sections: what makes the sections of the hooks, by their names.
-        summarise: what is logged of the sums, which are `ArmSums` with samples in the place of tokens.
+        sections: the functions that create the sections of the hooks, by name.
+        summarise: computes the logged scalars from `ArmSums`, which count samples instead of tokens.
     """
     loss = head_loss(run.model, len(run.mixture.arms), run.max_samples)
     return make_run_step(run, loss, sections, summarise=summarise)
@@ -67,7 +67,7 @@ def head_loss(model: LanguageModel, num_stages: int, max_samples: int) -> LossFu
     Args:
         model: a model with a head.
         num_stages: the number of stages.
-        max_samples: the largest number of samples of a row; one with more makes the loss NaN.
+        max_samples: the maximum number of samples in a row; a row with more makes the loss NaN.
     """
 
     def sums(params, batch, row_keys=None):
@@ -112,7 +112,7 @@ class StagedStep:
         return self.first.create_sections()
 
     def summarise(self, totals: StepTotals) -> dict[str, float]:
-        """Return the scalars to log of some steps, which may be of several stages."""
+        """Return the scalars to log for some steps, which may be of several stages."""
         return self.first.summarise(totals)
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
@@ -123,11 +123,11 @@ class StagedStep:
     def starting_from(
         self, initial_params: Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]
     ) -> "StagedStep":
-        """Return the same step whose first state has other parameters; see `ShardedStep`."""
+        """Return the same step with other initial parameters; see `ShardedStep`."""
         return replace(self, first=self.first.starting_from(initial_params))
 
     def with_frozen(self, frozen: PyTree[jax.Array]) -> "StagedStep":
-        """Return the same step with the arrays that no step changes; see `ShardedStep`."""
+        """Return the same step with its frozen arrays; see `ShardedStep`."""
         by_shape = {shape: step.with_frozen(frozen) for shape, step in self.by_shape.items()}
         return replace(self, first=self.first.with_frozen(frozen), by_shape=by_shape)
 
@@ -137,14 +137,14 @@ def make_staged_step(
 ) -> StagedStep:
     """Return the train step of a fine-tuning run.
 
-    The loss is the mean over the target tokens of the global batch, or, of a model with a head, over its
-    samples. With `finetune.pruning` the loss of a pass that drops tokens is added to it, with
-    `finetune.teacher` what a second model makes of the same rows.
+    The loss is the mean over the target tokens of the global batch, or over its samples for a model with a
+    head. `finetune.pruning` adds the loss of a pass that drops tokens. `finetune.teacher` adds the losses
+    from a teacher.
 
     Args:
         runs: the run with the batches of each stage; see `resolve_stages`.
         sequence: the stages of the run.
-        sections: what makes the sections of the hooks, by their names.
+        sections: the functions that create the sections of the hooks, by name.
     """
     summarise = partial(_summarise, runs[0].config, sequence)
     by_shape: dict[tuple[int, int], ShardedStep] = {}
@@ -156,10 +156,10 @@ def make_staged_step(
 
 
 def _summarise(config: Config, sequence: StageSequence, totals: StepTotals) -> dict[str, float]:
-    """Return the scalars of some steps: of all of them, and of each stage that they are of.
+    """Return the scalars of some steps, overall and for each of their stages.
 
-    Of a head the samples are counted, and accuracy is told where an answer is right or wrong. The loss of a
-    pass that drops tokens stands beside the dense one, and so does what a teacher adds.
+    A head counts samples, and logs accuracy only if an answer is right or wrong. The losses of a pass that
+    drops tokens and of a teacher are separate scalars.
     """
     unit = "samples" if config.model.head else "tokens"
     has_accuracy = not config.model.head or head_type(config.model).has_accuracy

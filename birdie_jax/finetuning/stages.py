@@ -1,4 +1,4 @@
-"""The stages of a fine-tuning run, as `config.finetune.stages` says them; every error names the field."""
+"""The stages of a fine-tuning run, from `config.finetune.stages`; every error names the field."""
 
 import contextlib
 import dataclasses
@@ -18,28 +18,25 @@ from birdie_jax.tasks import PROMPT_OBJECTIVE, TASK_KEY, TASKS, Task, make_task
 Epochs = Annotated[float, Bounds(more_than=0, at_most=10**6)]
 _REQUIRED = {"length": RowLength, "rows": Rows}
 _OPTIONAL = {"epochs": Epochs, "steps": Steps, "skip_long": bool, "pack": bool}
-# In an error about a stage's own configuration, the fields that a stage gives.
+# The fields that a stage sets, in an error about the stage's own configuration.
 _STAGE_FIELDS = re.compile(r"(?:config\.)?batching\.(rows|length)\b")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a fine-tuning run: a task, taught in rows of one length.
+    """A part of a fine-tuning run: a task, in rows of one length.
 
     Attributes:
         name: the name of the stage; stages run in the sorted order of their names.
-        number: the place of the stage among them, from 0.
-        task: the task that gives the examples.
+        number: the place of the stage in that order, from 0.
+        task: the task with the examples.
         length: the positions of a row.
         rows: the rows of the global batch.
-        epochs: how often each recorded example is seen, which may be a fraction; None: as often as `steps`
-            asks for.
-        steps: the number of train steps; where there are epochs too, the largest number. None: those that
-            the epochs take.
-        skip_long: whether examples that are longer than a row are counted, said and left out; otherwise
-            they are refused.
-        pack: whether rows hold as many examples as fit; otherwise each example has a row of its own, and
-            `rows` is the number of examples of a batch, as published recipes of encoders count it.
+        epochs: the passes over the recorded examples, which may be a fraction; None: set by `steps`.
+        steps: the number of train steps; together with epochs, the maximum. None: set by `epochs`.
+        skip_long: whether to skip and report examples longer than a row; otherwise they are refused.
+        pack: whether rows hold as many examples as fit; otherwise each example has its own row, and `rows`
+            is the number of examples in a batch, as published recipes of encoders count it.
     """
 
     name: str
@@ -59,11 +56,11 @@ class Stage:
 
 
 def read_stages(config: Config) -> tuple[Stage, ...]:
-    """Return the stages of a run in the sorted order of their names; none of pre-training.
+    """Return the stages of a run in the sorted order of their names; none for pre-training.
 
     Raises:
-        ConfigError: a stage has an unknown field, lacks one or has one that is not allowed, by itself or
-            beside the other sections.
+        ConfigError: a stage has an unknown field, lacks a field, or has a value that is not allowed by
+            itself or with the other sections.
     """
     stages = []
     for number, name in enumerate(sorted(config.finetune.stages)):
@@ -79,10 +76,10 @@ def read_stages(config: Config) -> tuple[Stage, ...]:
 
 
 def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
-    """Check that the model and the stages of a run can have the second loss, of a pass that drops tokens.
+    """Check that the model and the stages of a run support the loss of a pass that drops tokens.
 
     Raises:
-        ConfigError: they cannot; the message names the field.
+        ConfigError: they do not; the message names the field.
     """
     max_pruned = config.finetune.pruning.max_pruned
     if max_pruned == 0 or not stages:
@@ -95,7 +92,7 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
     elif architecture_of(config.model).encoder:
         problem = f"{named}, a bidirectional encoder, which predicts no next token"
     elif mixer_config(config.model).influence_problem is not None:
-        problem = f"{named}, whose layers give no score of a token"
+        problem = f"{named}, whose layers cannot score tokens"
     if problem is not None:
         raise ConfigError(
             f"config.finetune.pruning.max_pruned: found {max_pruned}; allowed: 0 with {problem}"
@@ -108,7 +105,7 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
 
 
 def _check_teacher(config: Config, stages: Sequence[Stage]) -> None:
-    """Check that a run can have a teacher, whose files are not looked at.
+    """Check that a run can have a teacher, without reading the teacher's files.
 
     Raises:
         ConfigError: it cannot; the message names the field.
@@ -135,7 +132,7 @@ def _check_teacher(config: Config, stages: Sequence[Stage]) -> None:
 
 
 def stage_arms(stages: Sequence[Stage]) -> tuple[Arm, ...]:
-    """Return an arm for each stage, by which its losses are told apart."""
+    """Return an arm for each stage, to sum its losses separately."""
     return tuple(
         Arm(stage.name, make_objective(PROMPT_OBJECTIVE), group=PROMPT_OBJECTIVE) for stage in stages
     )
@@ -147,10 +144,10 @@ def stage_config(config: Config, stage: Stage, num_steps: int | None = None) -> 
     Args:
         config: the configuration of the whole run.
         stage: one of its stages.
-        num_steps: the train steps of the whole run, where they are known.
+        num_steps: the train steps of the whole run, if known.
     """
     batching = dataclasses.replace(config.batching, rows=stage.rows, length=stage.length)
-    # Of text, which is not read.
+    # Fine-tuning reads no text; this only satisfies the checks.
     data = dataclasses.replace(config.data, record_tokens=max(config.data.record_tokens, stage.length))
     train = dataclasses.replace(
         config.train, num_steps=config.train.num_steps if num_steps is None else num_steps
@@ -160,7 +157,7 @@ def stage_config(config: Config, stage: Stage, num_steps: int | None = None) -> 
 
 @contextlib.contextmanager
 def stage_errors(stage: Stage) -> Iterator[None]:
-    """Let a `ConfigError` about the configuration of a stage name the fields of the stage."""
+    """Rewrite a `ConfigError` about a stage's configuration to name the fields of the stage."""
     try:
         yield
     except ConfigError as error:
@@ -194,7 +191,7 @@ def _parse_stage(name: str, number: int, section: Any) -> Stage:
     for key in _REQUIRED:
         if key not in own:
             raise ConfigError(f"{where}.{key}: missing")
-    # None stands for a field that is not given, so that a file may list it for the command line.
+    # None means unset, so a file may list a field for the command line.
     parsed = {
         key: parse_typed({**_REQUIRED, **_OPTIONAL}[key], value, inner_path(where, key), ConfigError)
         for key, value in own.items()

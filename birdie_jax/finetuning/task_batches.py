@@ -1,4 +1,4 @@
-"""Packed batches of the examples of tasks, as the engine's `Batches`: a function of the step alone."""
+"""Packed batches of task examples as the engine's `Batches`: a function of the step only."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,16 +22,16 @@ _STEP = "step"
 
 
 class TaskRows(RowsDataset):
-    """Rows of the batches of a run that one process makes, from `first_step` on, as a grain dataset.
+    """The rows that one process makes for a run, from `first_step` on, as a grain dataset.
 
     Attributes:
-        rows: the numbers of the rows within the global batch that are made in the first of the stages.
+        rows: the numbers of the rows within the global batch, for the first stage.
     """
 
     def __init__(
         self, sequence: StageSequence, rows: Sequence[Sequence[int]], spacing: int, first_step: int
     ):
-        """Make rows of every stage.
+        """Prepare to make rows of every stage.
 
         Args:
             sequence: the stages.
@@ -74,30 +74,30 @@ class TaskRowsIterator(grain.DatasetIterator):
         own = dataset.rows_of_stages[number]
         batch = pack_rows([rows.examples(step, row) for row in own], stage.length, dataset.spacing)
         self._step += 1
-        # The step is all that a checkpoint needs: rows have no states of their own.
+        # A checkpoint needs only the step: rows have no state.
         return BatchWithState(batch, np.zeros((len(own), 0), np.int64))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the step; grain asks for it after every batch."""
+        """Return the step; grain calls this after every batch."""
         return {_STEP: self._step}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `get_state` returned."""
+        """Continue from a state that `get_state` returned."""
         self._step = state[_STEP]
 
 
 class TaskBatches:
-    """Batches of packed rows of examples; batch s is a function of the stages and s alone.
+    """Batches of packed rows of examples; batch s is a function of the stages and s only.
 
     Attributes:
-        identity: the hash of the examples, by which a run knows them again.
+        identity: the hash of the examples, for comparison on resume.
     """
 
     def __init__(self, config: Config, sequence: StageSequence, mesh: Mesh):
-        """Prepare to make the rows of which this process's devices hold a part.
+        """Prepare to make the rows that this process's devices hold a part of.
 
         Raises:
-            ConfigError: they cannot be divided among the workers that make them.
+            ConfigError: the workers cannot divide the rows.
         """
         self.identity = sequence.identity
         self._config, self._sequence = config, sequence
@@ -135,7 +135,7 @@ class TaskBatches:
         return self._local[number].put(made.batch), self._step
 
     def gather(self, position: int) -> PyTree[np.ndarray]:
-        """Return what a checkpoint saves."""
+        """Return the position that a checkpoint saves."""
         return {_STEP: np.asarray(position, np.int64)}
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import TASK_HEAD, Head, head_type
 from birdie_jax.tasks.head_task import trained_head
 
-# [MASKED_LM] and [SEP]: a tokenizer that normalises may leave no token of a text.
+# [MASKED_LM] and [SEP]: a tokenizer that normalises may leave a text without tokens.
 _SHORTEST_SAMPLE = 2
 
 
@@ -18,8 +18,8 @@ def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
     """Return the configuration of a run with the head that its stages' tasks need.
 
     Raises:
-        ConfigError: the stages need different heads, or another than `config.model` names; or one teaches
-            an encoder to write, or divides the positions of a row among devices.
+        ConfigError: the stages need different heads, or a head other than that of `config.model`; an
+            encoder has a task without a head; or the mesh divides the positions of a row.
     """
     if not stages:
         return config
@@ -42,7 +42,7 @@ def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
     if head is None:
         if architecture_of(config.model).encoder:
             raise ConfigError(
-                f"{first}.task: found {stages[0].task.name}, which teaches to write, and config.model.name "
+                f"{first}.task: found {stages[0].task.name}, which generates text, and config.model.name "
                 f"= {config.model.name!r}, a bidirectional encoder, which cannot; allowed: a task with a "
                 "head, such as glue"
             )
@@ -59,24 +59,24 @@ def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
 
 
 def maps_of_other_classes(config: Config, source: Config) -> dict[str, str]:
-    """Return the last map of a run's head, if that of the run that it starts from tells other classes.
+    """Return the last map of a run's head if the source run's head has other classes.
 
     Args:
         config: the configuration of the run, with its head.
-        source: the configuration of the run that it starts from.
+        source: the configuration of the source run.
 
     Returns:
-        The path of the map's parameters -> why it starts anew; nothing where it goes on.
+        The path of the map's parameters -> why they are initialized again; empty if they are reused.
     """
     head, before = trained_head(config), trained_head(source)
     if head is None or before is None or head.name != before.name or not head.has_other_classes(before):
         return {}
-    why = f"of the classes {', '.join(before.classes)}; this model's are {', '.join(head.classes)}"
+    why = f"for the classes {', '.join(before.classes)}; this model's are {', '.join(head.classes)}"
     return {f"{TASK_HEAD}/{head.name}": why}
 
 
 def max_samples(config: Config, stage: Stage) -> int:
-    """Return the largest number of samples that a row of a stage can have.
+    """Return the maximum number of samples in a row of a stage.
 
     Args:
         config: the configuration of a run, with its head.

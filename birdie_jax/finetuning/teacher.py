@@ -1,4 +1,4 @@
-"""The model that a run learns from beside its labels: another run's, or an exported folder's."""
+"""The teacher of a run: the model of another run or of an exported folder."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -21,10 +21,10 @@ FIELD = "config.finetune.teacher.from"
 
 
 class Teacher(NamedTuple):
-    """A model that no step changes.
+    """A frozen model.
 
     Attributes:
-        source: where its parameters are.
+        source: the location of its parameters.
         model: the model.
         policies: the policy of each parameter.
         params: shapes, types and shardings of its parameters, on the mesh of the run.
@@ -36,7 +36,7 @@ class Teacher(NamedTuple):
     params: PyTree[jax.ShapeDtypeStruct]
 
     def read(self, tokenizer_sha256: str) -> tuple[PyTree[jax.Array], str]:
-        """Return the parameters, and where they are from, in words.
+        """Return the parameters and a text about their origin.
 
         Raises:
             ConfigError: the teacher has another tokenizer, or lacks a parameter.
@@ -55,11 +55,11 @@ class Teacher(NamedTuple):
 
 
 def find_teacher(run: ResolvedRun) -> Teacher:
-    """Return the teacher of a run on its mesh; of its files config.json alone is read.
+    """Return the teacher of a run on its mesh; reads only config.json of its files.
 
     Raises:
-        ConfigError: there is no such checkpoint or folder, or its model cannot read the run's batches.
-        InteropError: config.json of a folder cannot be used.
+        ConfigError: the checkpoint or folder does not exist, or its model cannot read the run's batches.
+        InteropError: a folder's config.json cannot be used.
     """
     source, mesh = run.config.finetune.teacher.from_, run.mesh
     check_source(source, name_checkpoint=False, field=FIELD, fixed=True)
@@ -68,9 +68,9 @@ def find_teacher(run: ResolvedRun) -> Teacher:
     if architecture_of(config).encoder or config.head:
         what = "a bidirectional encoder" if architecture_of(config).encoder else "a model with a head"
     elif not config.start_token:
-        what = "a model of another program, which knows no start token between prompt and answer"
+        what = "a model of another program, without a start token between prompt and answer"
     if what:
-        raise ConfigError(f"{FIELD}: found {source}, {what}; allowed: a model that predicts next tokens")
+        raise ConfigError(f"{FIELD}: found {source}, {what}; allowed: a model that predicts the next token")
     try:
         reads = replace(run.config, model=config)
         check_config(reads)

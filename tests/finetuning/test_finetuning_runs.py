@@ -283,4 +283,4 @@ def test_what_a_run_cannot_start_from_is_refused(source, tmp_path):
     ) in computed[2]
     assert "config.finetune.stages.2_words.rows: found 3; allowed: a multiple of" in rows[2]
     assert plan[0] == 0, plan
-    assert "stage 2_words, of the most positions a batch" in plan[1]
+    assert "stage 2_words, which has the most positions per batch" in plan[1]

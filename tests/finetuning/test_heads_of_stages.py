@@ -83,7 +83,7 @@ def test_the_model_has_the_head_of_the_tasks():
         (
             {"1": WORDS},
             {},
-            f"{WHERE}.1.task: found phonebook, which teaches to write, and config.model.name = 'bigs', a "
+            f"{WHERE}.1.task: found phonebook, which generates text, and config.model.name = 'bigs', a "
             "bidirectional encoder, which cannot; allowed: a task with a head, such as glue",
         ),
         (
@@ -160,7 +160,7 @@ def test_a_last_map_of_other_classes_starts_anew_and_is_told(tmp_path):
         initial = read_initial_parameters(
             str(tmp_path), abstract, small_tokenizer().sha256, policies, not_taken=maps
         )
-        why = f"of the classes mail, spam; this model's are {', '.join(classes)}"
+        why = f"for the classes mail, spam; this model's are {', '.join(classes)}"
         assert initial.left == {
             "task_head/label/kernel": f"float32[16, 2], {why}",
             "task_head/label/bias": f"float32[2], {why}",

@@ -75,7 +75,7 @@ def test_json_lines(task, tmp_path):
     path.write_text("".join(json.dumps(record) + "\n" for record in (good, bad, bad)))
     settings = settings | {"path": str(path), "length": 1024}
     said = description(task, **settings)
-    assert said.endswith(f"; passed over: 2 records, the first: {path}: line 2: {fault}")
+    assert said.endswith(f"; skipped 2 bad records, the first: {path}: line 2: {fault}")
     assert said.startswith("stage a: 1 examples in 1 rows of 1,024")
     path.write_text(json.dumps(good) + "\n")
     assert "passed over" not in description(task, **settings)
@@ -86,7 +86,7 @@ def test_tables_of_glue(tmp_path):
     said = description("glue", dataset="sst2", path=str(tmp_path))
     assert said.startswith("stage a: 2 examples in ")
     assert said.endswith(
-        f"; passed over: 1 records, the first: {path}: line 3: label: found '2'; allowed: 0, 1"
+        f"; skipped 1 bad records, the first: {path}: line 3: label: found '2'; allowed: 0, 1"
     )
 
 
@@ -108,7 +108,7 @@ def test_questions_of_squad(no_answer, tmp_path):
 
     said, where = told(), f"{path}: data[0].paragraphs[0]"
     assert said.startswith(f"stage a: {1 + no_answer} examples in ")
-    assert f"; passed over: {2 - no_answer} records, the first: {where}.qas[2]" in said
+    assert f"; skipped {2 - no_answer} bad records, the first: {where}.qas[2]" in said
     del questions[2]
-    without = f"; passed over: 1 records, the first: {where}.qas[0]: has no answer; no_answer=True asks"
+    without = f"; skipped 1 bad records, the first: {where}.qas[0]: has no answer; no_answer=True asks"
     assert (without in told()) == (not no_answer)

@@ -84,21 +84,21 @@ def test_examples_that_are_too_long_are_named_and_counted_or_left_out_and_said(r
     found = f"{len(long)} of 40 examples are longer than a row: {named}, ..."
     message = (
         f"config.finetune.stages.a.length: found 24; {found}; allowed: at least {max(recorded.lengths)}, "
-        "or skip_long=True to leave them out"
+        "or skip_long=True to skip them"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         rows_of(recorded, epochs=1.0, length=24)
     rows = rows_of(recorded, epochs=1.0, length=24, skip_long=True)
-    assert rows.description.endswith(f"; left out, as skip_long asks: {found}")
+    assert rows.description.endswith(f"; skipped because of skip_long: {found}")
     assert counts(rows, recorded) == [0 if number in long else 1 for number in range(40)]
 
 
 def test_rows_without_an_example_are_refused(recorded):
     with pytest.raises(
-        DataError, match="the task toy_backward_words gives no example; left out, as skip_long"
+        DataError, match="the task toy_backward_words has no example; skipped because of skip_long"
     ):
         rows_of(recorded, epochs=1.0, length=4, skip_long=True)
-    with pytest.raises(DataError, match=r"^config\.finetune\.stages\.a: .* gives no example$"):
+    with pytest.raises(DataError, match=r"^config\.finetune\.stages\.a: .* has no example$"):
         rows_of(RecordedWords(small_tokenizer(), 0, 24), epochs=1.0)
 
 
@@ -134,9 +134,12 @@ def test_a_generated_row_is_filled_until_nothing_is_as_short():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"epochs": 1.0}, "a.epochs: found 1.0; allowed: none, and steps: the task toy_words generates"),
-        ({"steps": 3, "epochs": 1.0}, "a.epochs: found 1.0; allowed: none, and steps"),
-        ({"steps": 3, "length": 4}, "a.length: found 4; allowed: rows that hold an example of toy_words"),
+        (
+            {"epochs": 1.0},
+            "a.epochs: found 1.0; allowed: no epochs, but steps: the task toy_words generates",
+        ),
+        ({"steps": 3, "epochs": 1.0}, "a.epochs: found 1.0; allowed: no epochs, but steps"),
+        ({"steps": 3, "length": 4}, "a.length: found 4; allowed: rows long enough for an example of"),
     ],
 )
 def test_what_generated_examples_cannot_have(fields, message):
@@ -151,6 +154,6 @@ class TooLong(GeneratedWords):
 
 def test_a_task_that_draws_more_than_it_was_asked_for_is_named():
     with pytest.raises(
-        ValueError, match=r"task toy_words: draw gave an example of \d+ positions; allowed: at"
+        ValueError, match=r"task toy_words: draw returned an example of \d+ positions; allowed: at"
     ):
         drawn(rows_of(TooLong(small_tokenizer(), 24), steps=4))

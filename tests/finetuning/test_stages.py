@@ -56,12 +56,12 @@ def test_stages_run_in_the_sorted_order_of_their_names():
         (
             "transformer",
             WORDS,
-            "config.model.name = 'transformer', whose layers give no score of a token",
+            "config.model.name = 'transformer', whose layers cannot score tokens",
         ),
         (
             "griffin",
             WORDS,
-            "config.model.name = 'griffin', whose layers give no score of a token",
+            "config.model.name = 'griffin', whose layers cannot score tokens",
         ),
         (
             "bigs",

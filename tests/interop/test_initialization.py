@@ -163,7 +163,7 @@ def test_a_run_starts_with_the_parameters_of_another(tmp_path):
     status, output = finish(command)
     assert status == 0, output
     assert re.search(r"init\.from: \.\./.*/first step 2: loaded", output), output
-    assert "computes otherwise: config.model.norm_epsilon: it has 1e-06, this run 1e-05\n" in output
+    assert "computes differently: config.model.norm_epsilon: it has 1e-06, this run 1e-05\n" in output
     found, wanted = checkpoint_arrays(second, 2), checkpoint_arrays(first, 2)
     params = [name for name in wanted if name.startswith("state/params/")]
     assert params
