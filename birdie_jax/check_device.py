@@ -1,15 +1,14 @@
-"""Check the devices that are attached: python -m birdie_jax.check_device --config=configs/birdie_1_4b.py.
+"""Check the attached devices: python -m birdie_jax.check_device --config=configs/birdie_1_4b.py.
 
-Every implementation of the model's scan is compared with float32, then products, copies, collectives, the
-store of checkpoints, the host's batches and a few train steps are measured, each beside what is expected of
-such devices. One table shows what is below expectation, and what to try. No file of a run is read or
-written.
+Compares every implementation of the model's scan with float32. Then measures products, copies, collectives,
+the store for checkpoints, the host's batches and a few train steps, and compares each with the expected
+figure of such devices. A table shows the low figures and what to try. Reads and writes no file of a run.
 """
 
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before what is imported below starts threads.
+    # Before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -41,25 +40,25 @@ from birdie_jax.storage import make_path, write_json
 from birdie_jax.storage.outputs import Input, Output, check_outputs
 from birdie_jax.vocabulary import padded_vocab_size
 
-_CONFIG = define_config("The configuration whose model, batch and mesh are checked.")
-_JSON = define_path("json", "File for the table as JSON.")
-_STORE = define_path("store", "Folder or URL for checkpoints, whose speed is measured with one file.")
+_CONFIG = define_config("The configuration; the command checks its model, batch and mesh.")
+_JSON = define_path("json", "File to write the table to, as JSON.")
+_STORE = define_path("store", "Folder or URL for checkpoints; measures its speed with one file.")
 _STEPS = flags.DEFINE_integer(
-    "steps", 5, "Train steps to take; 0: none, and no step is compiled.", lower_bound=0
+    "steps", 5, "Train steps to take; 0: compile and take no step.", lower_bound=0
 )
 _COORDINATOR_ADDRESS = flags.DEFINE_string(
-    "coordinator_address", None, "Where the processes of this command meet: host:port, on process 0's host."
+    "coordinator_address", None, "Address of the coordinator: host:port, on process 0's host."
 )
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this command has.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes of this command.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process: 0 to num_processes - 1.")
 
 
 def run(config: Config, processes: Processes) -> dict[str, Any]:
     """Check and measure; print the table, and return it as plain values."""
     if config.finetune.stages:
         raise ConfigError(
-            f"config.finetune.stages: found {len(config.finetune.stages)} stages; allowed: none, as in a "
-            "configuration of pre-training"
+            f"config.finetune.stages: found {len(config.finetune.stages)} stages; allowed: none; name a "
+            "pre-training configuration"
         )
     resolved = resolve_run(config, padded_vocab_size(config.data.vocab_size))
     topology = attached_topology(tuple(resolved.mesh.devices.flat))
@@ -70,7 +69,7 @@ def run(config: Config, processes: Processes) -> dict[str, Any]:
     length = config.batching.length // mesh["sequence"]
     scans = check_scans(config.model, candidates, rows, length) if candidates else []
     fastest = choose_scan(scans).get("implementation", "") if candidates else ""
-    # Times differ from process to process, and all compile one program.
+    # Times differ between processes, but all must compile the same program.
     fastest = processes.broadcast_from_first("scan", lambda: fastest)
     chosen = config.model.scan_implementation or fastest
     if candidates and chosen:
@@ -108,7 +107,7 @@ def run(config: Config, processes: Processes) -> dict[str, Any]:
 
 
 def _log(line: str) -> None:
-    """Print a line of progress, apart from the table."""
+    """Print a line of progress to standard error."""
     print(f"check_device: {line}", file=sys.stderr, flush=True)
 
 

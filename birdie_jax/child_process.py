@@ -1,4 +1,4 @@
-"""A training in a process of its own, which ends when this one is ended."""
+"""A training in a child process, which ends when this process ends."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGTERM and an interruption to a training, which saves a checkpoint then, and wait for it."""
+    """Pass SIGTERM and interrupts to a training, which then saves a checkpoint, and wait for it."""
 
     def stop(number: int, frame: object) -> None:
         del frame

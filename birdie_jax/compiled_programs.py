@@ -1,4 +1,4 @@
-"""Compiled programs that are kept from one command to the next."""
+"""The cache of compiled programs that commands share."""
 
 import os
 
@@ -14,11 +14,11 @@ _MIN_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def cache_compiled_programs() -> None:
-    """Use JAX's persistent compilation cache, so that the next command need not compile again.
+    """Use JAX's persistent compilation cache, so the next command does not compile again.
 
-    It is in the folder that JAX_COMPILATION_CACHE_DIR names, which may be a bucket's that machines share,
-    or else in this machine's cache folder. Without a folder for it, programs are not kept, and a warning
-    says why.
+    The cache is in the folder that JAX_COMPILATION_CACHE_DIR names, which may be a shared bucket, or
+    otherwise in this machine's cache folder. Without a folder, programs are not cached, and a warning says
+    why.
 
     Raises:
         ConfigError: JAX_COMPILATION_CACHE_DIR is a URL that cannot be used.
@@ -29,13 +29,13 @@ def cache_compiled_programs() -> None:
         except ConfigError as error:
             raise ConfigError(f"{_VARIABLE}: {error}") from error
         if is_remote(folder):
-            # They are written by XLA itself, which knows disks alone.
+            # XLA itself writes these caches, and only to disks.
             jax.config.update("jax_persistent_cache_enable_xla_caches", "")
     else:
         try:
             folder = cache_folder() / "compiled"
         except ConfigError as error:
-            logging.warning("compiled programs are not kept: %s", error)
+            logging.warning("compiled programs are not cached: %s", error)
             return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if _MIN_SECONDS not in os.environ:

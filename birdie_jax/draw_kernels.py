@@ -1,12 +1,13 @@
-r"""Draw the kernels that encoders learned: python -m birdie_jax.draw_kernels --workdir=DIR --output=a.svg.
+r"""Draw the learned kernels of encoders: python -m birdie_jax.draw_kernels --workdir=DIR --output=a.svg.
 
     python -m birdie_jax.draw_kernels --workdir=runs/bigs_tiny --output=kernels.svg
     python -m birdie_jax.draw_kernels --workdir=runs/bigs_tiny --workdir=runs/finetuned --layers=2,3 \
         --reach=128 --output=change.svg
 
-Without --layers a map for each workdir: a line for each layer, a column for each token up to --reach places
-before and after; |K| is scaled to 0 ... 1 within a layer, its two directions together, and is the mean of
-the layer's heads. With --layers the curves of K in these layers, a colour for each workdir.
+Without --layers, draws a map for each workdir. The map has a line for each layer and a column for each
+token up to --reach places before and after. |K| is the mean over the layer's heads, scaled to 0 ... 1
+within a layer over both directions. With --layers, draws the curves of K in these layers, in a colour per
+workdir.
 """
 
 import io
@@ -21,19 +22,19 @@ from birdie_jax.storage import make_path, write_whole
 from birdie_jax.storage.outputs import Output, check_outputs
 from birdie_jax.trained_model import model_of_workdir
 
-_WORKDIR = flags.DEFINE_multi_string("workdir", None, "Folder of a run; may be repeated.", required=True)
-_OUTPUT = define_path("output", "File of the picture, in the format that its suffix names.", required=True)
-_REACH = flags.DEFINE_integer(
-    "reach", 10, "Tokens before and after that a map or curve shows.", lower_bound=1
+_WORKDIR = flags.DEFINE_multi_string(
+    "workdir", None, "Folder of a run; repeat for several runs.", required=True
 )
-_LAYERS = flags.DEFINE_list("layers", [], "Layers, separated by commas, whose curves are drawn.")
+_OUTPUT = define_path("output", "File to write the picture to; its suffix sets the format.", required=True)
+_REACH = flags.DEFINE_integer("reach", 10, "Tokens to show before and after.", lower_bound=1)
+_LAYERS = flags.DEFINE_list("layers", [], "Layers to draw curves of, separated by commas.")
 
 
 def main(arguments: list[str]) -> None:
-    """Draw, and print the name of the file.
+    """Draw the picture and print the name of its file.
 
     Raises:
-        BirdieError: a run or the picture's file cannot be used, or a model has no such layer.
+        BirdieError: a run or the output file cannot be used, or a model has no such layer.
     """
     output = make_path(_OUTPUT.value)
     picture_format, formats = output.suffix.removeprefix("."), Figure().canvas.get_supported_filetypes()

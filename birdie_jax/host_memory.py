@@ -1,8 +1,8 @@
-"""The memory of programs that run on CPUs, kept by the process from one call to the next.
+"""Freed memory that the process keeps between calls of programs on CPUs.
 
-XLA asks the C library for the temporary memory of a program at every call, and returns it afterwards. glibc
-gives large blocks back to the system, which clears every page anew when it is next touched: a third of the
-time of a train step of 1M parameters (docs/measurements/cpu_training.md).
+XLA allocates the temporary memory of a program at every call and frees it afterwards. glibc returns large
+blocks to the system, which clears every page again on the next access. That took a third of the time of a
+train step of 1M parameters (docs/measurements/cpu_training.md).
 """
 
 import ctypes
@@ -12,10 +12,10 @@ from pathlib import Path
 
 # The parameters of glibc's mallopt, from its malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
-# One heap for all threads, as only the first one can be kept beyond 64 MiB; blocks of any size are taken
-# from it; it grows by large steps, and is never given back.
+# One heap for all threads, because only the first can grow beyond 64 MiB. It serves blocks of any size,
+# grows by large steps, and is never returned to the system.
 _VALUES = {_ARENA_MAX: 1, _MMAP_MAX: 0, _TOP_PAD: 256 << 20, _TRIM_THRESHOLD: (1 << 31) - 1}
-# A user who has set one of them has decided otherwise.
+# If the user has set one of these, nothing is changed.
 _VARIABLES = (
     "GLIBC_TUNABLES",
     "MALLOC_ARENA_MAX",
@@ -24,20 +24,20 @@ _VARIABLES = (
     "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
 )
-# What the drivers of NVIDIA's and AMD's GPUs and of TPUs make.
+# Device files of the drivers of NVIDIA's and AMD's GPUs and of TPUs.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> bool:
-    """Let glibc keep the memory that programs free, where JAX will run on CPUs; return whether it will.
+    """Make glibc keep freed memory if JAX will run on CPUs; return whether it does.
 
-    The process stays as large as it once was. To be called before numpy or JAX are imported: each thread
-    that has asked for memory before has a heap of its own, which is given back. Nothing is changed on
-    machines with accelerators unless JAX_PLATFORMS is cpu, with another C library, or where a variable of
+    The process never shrinks. Call this before you import numpy or JAX: each thread that has already
+    allocated memory has its own heap, which is returned to the system. The call changes nothing on
+    machines with accelerators (unless JAX_PLATFORMS is cpu), with another C library, or if a variable of
     glibc's malloc (such as MALLOC_ARENA_MAX) is set.
 
     Args:
-        environment: the variables of the process.
+        environment: the environment variables of the process.
         devices: the folder of the system's devices.
     """
     platforms = environment.get("JAX_PLATFORMS", "")

@@ -1,7 +1,7 @@
-"""Python of the user's own that registers objectives, tasks, mixers, policies or hooks: found, run, hashed.
+"""Imports of the user's own code, which registers objectives, tasks, mixers, policies or hooks.
 
-A configuration names it in `config.imports`, a command line with `--import`. What is recorded is the name
-and the hash of the code, "my_objectives.reversal#sha256:0123...", so that a change of it is noticed.
+A configuration names the code in `config.imports`, a command line with `--import`. A run records the name
+and the hash of the code, "my_objectives.reversal#sha256:0123...", so it detects changes.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from pathlib import Path
 from birdie_jax.errors import ConfigError, one_line, shown
 
 _MARK = "#sha256:"
-_ALLOWED = "a module, such as my_objectives.reversal, that Python finds from this folder, or a .py file"
+_ALLOWED = "a module that Python can import from this folder, such as my_objectives.reversal, or a .py file"
 
-# What this process has imported, by name; Python keeps modules in the same way.
+# The hash of each extension that this process has imported, by name.
 _imported: dict[str, str] = {}
 
 
@@ -27,19 +27,19 @@ def name_of(entry: str) -> str:
 
 
 def unknown_extensions(entries: Iterable[str]) -> list[str]:
-    """Return the names of those that this process has not imported."""
+    """Return the names of the entries that this process has not imported."""
     return [name for entry in entries if (name := name_of(entry)) not in _imported]
 
 
 def import_extension(entry: str, where: str) -> str:
-    """Import what an entry names, once a process, and return the entry with the hash of the code as it is.
+    """Import an entry, once per process, and return it with the hash of its current code.
 
     Args:
-        entry: a module or a .py file, with the hash or without.
-        where: what messages name: the flag or the field.
+        entry: a module or a .py file, with or without the hash.
+        where: the flag or field that messages name.
 
     Raises:
-        ConfigError: it is not found, or does not run.
+        ConfigError: it does not exist, or does not run.
     """
     name = name_of(entry)
     if name not in _imported:
@@ -51,13 +51,13 @@ def import_extensions(entries: Iterable[str], where: str) -> tuple[str, ...]:
     """Import all of `config.imports`; return them with their hashes.
 
     Raises:
-        ConfigError: one is not found, or does not run.
+        ConfigError: an entry does not exist, or does not run.
     """
     return tuple(import_extension(entry, f"{where}[{number}]") for number, entry in enumerate(entries))
 
 
 def changed_extensions(recorded: Iterable[str]) -> list[str]:
-    """Return the names of those whose code is another than was recorded, as far as it is imported."""
+    """Return the names of imported entries whose code differs from the recorded code."""
     pairs = (entry.partition(_MARK)[::2] for entry in recorded)
     return [name for name, code in pairs if code and _imported.get(name, code) != code]
 
@@ -67,8 +67,8 @@ def _import(name: str, where: str) -> str:
     if name.endswith(".py"):
         folder, module = os.path.dirname(os.path.abspath(name)), Path(name).stem
         if not os.path.isfile(name):
-            raise ConfigError(f"{where}: found {shown(name)}, and no such file; allowed: {_ALLOWED}")
-    # Also for the processes that this one starts, which find classes by the names of their modules.
+            raise ConfigError(f"{where}: found {shown(name)}, which does not exist; allowed: {_ALLOWED}")
+    # Child processes need this too: they look up classes by the names of their modules.
     if folder not in sys.path and "" not in sys.path[:1]:
         sys.path.insert(0, folder)
     elif name.endswith(".py") and folder not in sys.path:
@@ -79,10 +79,10 @@ def _import(name: str, where: str) -> str:
         found = f"{where}: found {shown(name)}: {_describe(error)}"
         raise ConfigError(f"{found}; allowed: {_ALLOWED}") from error
     if spec is None or spec.origin is None:
-        raise ConfigError(f"{where}: found {shown(name)}, which Python does not find; allowed: {_ALLOWED}")
+        raise ConfigError(f"{where}: found {shown(name)}, which Python cannot find; allowed: {_ALLOWED}")
     if name.endswith(".py") and not os.path.samefile(spec.origin, name):
         raise ConfigError(
-            f"{where}: found {shown(name)}, and {spec.origin} has that name of a module; allowed: another"
+            f"{where}: found {shown(name)}, a module name that {spec.origin} already has; allowed: another"
         )
     files = [Path(spec.origin)]
     if spec.submodule_search_locations:

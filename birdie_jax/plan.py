@@ -1,13 +1,13 @@
-"""Plan a run for machines that are not there.
+"""Plan a run for machines that you do not have.
 
     python -m birdie_jax.plan --config=configs/birdie_1_4b.py --topology=v5p:4x4x4 --json=plan.json
 
-The run's own train step is compiled for the topology, with no device. The plan says whether it fits, the
-bytes of a device by what they hold, the FLOPs, memory traffic and collectives of a step, and the least time
-that each of them takes. --compare, given once for each mesh, sets meshes side by side; --search finds the
-fastest step that fits, by what blocks keep for the gradient and by the parts of a batch. --decode=1,32
-plans decoding on one device instead. docs/plan.md describes how everything is counted. Of a configuration
-of fine-tuning, the stage with the most positions a batch is planned.
+Compiles the run's own train step for the topology, without a device. The plan reports whether the step
+fits, the memory of a device by content, the FLOPs, memory traffic and collectives of a step, and the
+minimum time of each. Repeat --compare to compare meshes. --search finds the fastest step that fits, over
+the values of model.remat and the parts of a batch. --decode=1,32 plans decoding on one device instead. For
+a fine-tuning configuration, plans the stage with the most positions per batch. docs/plan.md describes the
+counting.
 """
 
 import dataclasses
@@ -56,49 +56,51 @@ from birdie_jax.text import Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
 from hlo_analysis import UnknownTripCountError
 
-_CONFIG = define_config("What to plan: a preset or a Python file, with :variant if it has any.")
+_CONFIG = define_config(
+    "The configuration to plan: a preset or a Python file, with :variant if it has any."
+)
 _TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
     "The machine: v4:4x4x4, v5p:4x4x4, v5e:16x16, v6e:16x16 or other shapes, with ',slices=2' for "
-    "slices; v5p-128, as Google Cloud names a slice; h200:2x8 or h100:2x8 (hosts and GPUs of each); cpu or "
-    "cpu:8 (this machine).",
+    "slices; a Google Cloud slice name such as v5p-128; h200:2x8 or h100:2x8 (hosts and GPUs of each); "
+    "cpu or cpu:8 (this machine).",
     required=True,
 )
 _JSON = define_path("json", "File to write the plan to.")
 _COMPARE = flags.DEFINE_multi_string(
     "compare",
     [],
-    "A mesh such as fsdp=16,tensor=4, in place of the config's; given several times, a table is printed.",
+    "A mesh such as fsdp=16,tensor=4, instead of the config's; repeat the flag to print a table of meshes.",
 )
 _PRICE = flags.DEFINE_float(
     "price_per_chip_hour",
     None,
-    "What an hour of a device costs, in any currency: adds the price of the run to its hours.",
+    "Price of one device hour, in any currency; adds the price of the run to its hours.",
     lower_bound=0.0,
 )
 _SEARCH = flags.DEFINE_bool(
     "search",
     False,
     "Search for the fastest step that fits: each mesh of --compare, or the config's, with every value of "
-    "model.remat and the fewest parts of a batch that fit. Prints what was tried and what nothing beats.",
+    "model.remat and the fewest parts of a batch that fit. Prints all attempts and the best ones.",
 )
 _DECODE = flags.DEFINE_list(
     "decode",
     [],
-    "Plan decoding on one device in place of the run: for each of these numbers of rows, such as 1,32, a "
-    "loop that decodes a token of each. A cache that grows has room for batching.length tokens.",
+    "Plan decoding on one device instead of the run, for each of these numbers of rows, such as 1,32. "
+    "A cache that grows has room for batching.length tokens.",
 )
 _LARGEST_BATCH = flags.DEFINE_enum(
     "largest_batch",
     "estimate",
     ["skip", "estimate", "verify"],
-    "Whether to search for the largest batch that fits: estimate compiles one more batch, verify also the "
-    "one that is found and the next larger one. There is no search with --compare.",
+    "Search for the largest batch that fits: estimate compiles one more batch; verify also compiles the "
+    "result and the next larger batch. Ignored with --compare.",
 )
 
 
-# Programs that the search for the largest batch compiles at most.
+# The maximum number of programs that the search for the largest batch compiles.
 _EXTRA_PROGRAMS = {"skip": 0, "estimate": 1, "verify": 7}
 
 
@@ -113,13 +115,13 @@ def run(config: Config) -> None:
         return
     stages = read_stages(config)
     config = with_task_head(config, stages)
-    # Of several stages with the most positions a batch, the one with the longest rows.
+    # If several stages have the most positions per batch, take the one with the longest rows.
     stage = max(stages, key=lambda stage: (stage.rows * stage.length, stage.length), default=None)
     if stage is not None:
-        print(f"stage {stage.name}, of the most positions a batch\n")
+        print(f"stage {stage.name}, which has the most positions per batch\n")
     meshes = [parse_mesh(text) for text in _COMPARE.value]
     configs = [dataclasses.replace(config, mesh=mesh) for mesh in meshes or [config.mesh]]
-    # Every mesh is checked before the first is compiled.
+    # Check every mesh before the first compilation.
     runs = [_resolve(one, stages, stage, vocab_size, topology) for one in configs]
     if _SEARCH.value:
         _search(runs, topology)
@@ -145,7 +147,7 @@ def run(config: Config) -> None:
 
 
 def _search(runs: Sequence[ResolvedRun], topology: Topology) -> None:
-    """Print every step that is tried as it comes, then those that no other one beats."""
+    """Print every attempt as it ends, then the steps that no other step beats."""
     _log(compiling_text(topology, len(runs), len(runs) * (len(LEVELS) - 1)))
     candidates = []
     for one in search_steps(runs, topology):
@@ -162,10 +164,10 @@ def _search(runs: Sequence[ResolvedRun], topology: Topology) -> None:
 
 
 def _check_decode() -> None:
-    """Check the numbers of --decode before a compiler is looked for.
+    """Check the numbers of --decode before looking for a compiler.
 
     Raises:
-        ConfigError: one is not a number of rows, or a flag is given that plans a train step.
+        ConfigError: a value is not a number of rows, or another flag plans a train step.
     """
     for text in _DECODE.value:
         if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
@@ -173,15 +175,15 @@ def _check_decode() -> None:
     others = {"--search": _SEARCH, "--compare": _COMPARE, "--price_per_chip_hour": _PRICE}
     given = [name for name, flag in others.items() if flag.value]
     if _DECODE.value and given:
-        raise ConfigError(f"--decode: found with {', '.join(given)}; allowed: without, it plans no run")
+        raise ConfigError(f"--decode: found with {', '.join(given)}; allowed: without it")
 
 
 def _plan_decoding(config: Config, vocab_size: int, topology: Topology) -> None:
-    """Print a table of steps of decoding, and what is assumed of the device."""
+    """Print a table of decoding steps, and the assumed figures of the device."""
     if topology.chip is None:
         raise ConfigError(
-            f"--topology: found {shown(topology.name)} with --decode; allowed: TPUs and GPUs, whose "
-            "figures are known"
+            f"--topology: found {shown(topology.name)} with --decode; allowed: TPUs and GPUs with "
+            "known figures"
         )
     check_platform(config.model, topology.devices[0].platform)
     model = build_model(config.model, vocab_size)
@@ -196,7 +198,7 @@ def _plan_decoding(config: Config, vocab_size: int, topology: Topology) -> None:
 
 
 def _log(line: str) -> None:
-    """Print a line of progress, apart from the plan."""
+    """Print a line of progress to standard error."""
     print(f"plan: {line}", file=sys.stderr, flush=True)
 
 
@@ -205,15 +207,15 @@ def _resolve(
 ) -> ResolvedRun:
     if stage is None:
         return resolve_run(config, vocab_size, topology.devices)
-    # How many steps the epochs of a stage take is not known yet.
+    # The number of steps of a stage's epochs is not known yet.
     num_steps = max(config.train.num_steps, 1)
     return resolve_stages(config, stages, vocab_size, topology.devices, num_steps)[stage.number]
 
 
 def embedding_rows(config: Config) -> int:
-    """Return the number of rows of the embedding table, by the tokenizer where it exists already.
+    """Return the number of rows of the embedding table, from the tokenizer if it exists already.
 
-    Fine-tuning has that of `init.from`, where it is given.
+    Fine-tuning uses the tokenizer of `init.from` if it is set.
     """
     data = config.data
     if config.finetune.stages and config.init.from_ and not data.tokenizer:
@@ -228,7 +230,7 @@ def embedding_rows(config: Config) -> int:
 
 
 def parse_mesh(text: str) -> MeshConfig:
-    """Return the mesh of a text such as `fsdp=16,tensor=4`; axes without a size have one device."""
+    """Parse a mesh such as `fsdp=16,tensor=4`; axes without a size have one device."""
     axes = [field.name for field in dataclasses.fields(MeshConfig)]
     sizes = dict.fromkeys(axes, 1)
     for part in text.split(","):
@@ -243,10 +245,10 @@ def parse_mesh(text: str) -> MeshConfig:
 
 
 def _check_json(config: Config) -> None:
-    """Check the file of --json before what takes minutes.
+    """Check the file of --json before work that takes minutes.
 
     Raises:
-        ConfigError: it is also read, or cannot be written.
+        ConfigError: the file is also an input, or cannot be written.
     """
     if _JSON.value is None:
         return
@@ -260,7 +262,7 @@ def _check_json(config: Config) -> None:
 
 
 def _write(plan: dict[str, Any]) -> None:
-    """Write the file of --json, if there is one."""
+    """Write the file of --json, if set."""
     if _JSON.value is not None:
         write_json(make_path(_JSON.value), plan)
 
@@ -268,7 +270,7 @@ def _write(plan: dict[str, Any]) -> None:
 def main(arguments: list[str]) -> None:
     """Parse the config and plan."""
     logging.set_verbosity(logging.WARNING)
-    # Only the compilers run here; JAX need not look for other devices.
+    # Only compilers run here, so JAX does not need other devices.
     jax.config.update("jax_platforms", "cpu")
     run(parse_config(_CONFIG.value))
 

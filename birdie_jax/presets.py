@@ -1,4 +1,4 @@
-"""What the files in configs/ share; they are loaded by path and cannot import one another."""
+"""Code that the files in configs/ share; they are loaded by path and cannot import one another."""
 
 import runpy
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from birdie_jax.errors import ConfigError, nearest_first
 from birdie_jax.models.registry import language_model_names
 
 SIZES = {"1_4b": "birdie_1_4b.py", "400m": "birdie_400m.py", "110m": "birdie_110m.py", "tiny": "tiny.py"}
-# What follows the variant of a preset that has the paper's batch too.
+# The suffix of a variant with the paper's batch.
 PAPER = ",paper"
 
 
@@ -20,7 +20,7 @@ def choose_variant(variant: str, allowed: Sequence[str], suffix: str = "") -> st
     Args:
         variant: the variant.
         allowed: the variants.
-        suffix: what may follow each of them, for the message.
+        suffix: the suffix that each of them accepts, for the message.
 
     Raises:
         ConfigError: `variant` is not allowed.
@@ -33,9 +33,9 @@ def choose_variant(variant: str, allowed: Sequence[str], suffix: str = "") -> st
 
 
 def split_paper(variant: str) -> tuple[str, bool]:
-    """Return a variant without `paper`, and whether it had it: "hawk,paper" gives ("hawk", True).
+    """Return a variant without `paper`, and whether it had it: "hawk,paper" returns ("hawk", True).
 
-    The paper trained on 20 GPUs, which divide its 520 rows; its variant of a preset has that batch.
+    The paper trained on 20 GPUs, which divide its 520 rows. The variant `paper` of a preset has that batch.
     """
     parts = variant.split(",")
     rest = [part for part in parts if part != "paper"]
@@ -43,12 +43,12 @@ def split_paper(variant: str) -> tuple[str, bool]:
 
 
 def set_batch(config: ml_collections.ConfigDict, paper: bool) -> None:
-    """Set the rows of a batch of 1M tokens, and in how many parts a step computes them.
+    """Set the rows of a batch of 1M tokens, and the number of parts of a step.
 
     Args:
         config: the configuration to change.
-        paper: whether the batch is the paper's, 520 rows in 2 parts, for 20, 10, 5 or 4 devices. Otherwise
-            it has 512 rows, for any power of two of devices, in parts that the program chooses.
+        paper: whether to use the paper's batch, 520 rows in 2 parts, for 20, 10, 5 or 4 devices. Otherwise
+            the batch has 512 rows, for any power of two of devices, and the program chooses the parts.
     """
     batching = {"length": 2048, "rows": 520 if paper else 512}
     config.update({"batching": batching, "train": {"accumulation_steps": 2 if paper else 0}})
@@ -59,14 +59,14 @@ def set_encoder_fine_tuning(
 ) -> None:
     """Set how an encoder is fine-tuned on examples with labels.
 
-    Warm-up, schedule and weight decay are of the grid of "Pretraining Without Attention" (table 7), betas,
-    epsilon, dropout and the want of clipping of its published code.
+    Warm-up, schedule and weight decay come from the grid of "Pretraining Without Attention" (table 7).
+    Betas, epsilon, dropout and the lack of clipping come from its published code.
 
     Args:
         config: the configuration to change; its stages end the run.
-        model: the name of the model; attention has dropout of its own.
-        learning_rate: the highest one, after the first tenth of the steps.
-        steps: optimizer steps of the stages, as the published data sets have examples.
+        model: the name of the model; attention has its own dropout.
+        learning_rate: the peak learning rate, after the first tenth of the steps.
+        steps: the optimizer steps of the stages for the sizes of the published data sets.
     """
     dropout = {"dropout": 0.1 if model == "stack_attention" else 0.0, "encoder": {"embedding_dropout": 0.1}}
     optimizer = {
@@ -79,25 +79,25 @@ def set_encoder_fine_tuning(
         "weight_decay": 0.01,
         "clip_norm": 0.0,
     }
-    # No number of steps is all steps of the stages.
+    # 0 means all steps of the stages.
     run = {"train": {"num_steps": 0}, "checkpoint": {"every_steps": 500}}
     config.update({"model": dropout, "optimizer": optimizer, **run})
 
 
 def choose_model(variant: str, suffix: str = "") -> str:
-    """Return the language model that `variant` names; the default one, gated_ssm_plus, if it is empty."""
+    """Return the language model that `variant` names, or gated_ssm_plus if it is empty."""
     return choose_variant(variant, language_model_names(), suffix)
 
 
 def gated_ssm_of_size(config_file: str, variant: str) -> ml_collections.ConfigDict:
-    """Return the Gated SSM configuration of a size from the presets beside `config_file`.
+    """Return the Gated SSM configuration of a size from the presets next to `config_file`.
 
     Args:
         config_file: the path of a file in configs/, its `__file__`.
-        variant: 1_4b, 400m, 110m or tiny; empty = 1_4b; with ",paper" (not tiny) the paper's batch.
+        variant: 1_4b, 400m, 110m or tiny; empty = 1_4b; ",paper" (not tiny) selects the paper's batch.
 
     Raises:
-        ConfigError: there is no such size.
+        ConfigError: the size is unknown.
     """
     size, paper = split_paper(variant)
     preset = Path(config_file).with_name(SIZES[choose_variant(size, tuple(SIZES), f"{PAPER} (not tiny)")])

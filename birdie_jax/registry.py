@@ -1,4 +1,4 @@
-"""Things of one kind by name: objectives, tasks, policies, models and what else a configuration names."""
+"""Registries by name: objectives, tasks, policies, models and other things that a configuration names."""
 
 from typing import TypeVar
 
@@ -11,19 +11,19 @@ class Registry(dict[str, _Thing]):
     """The things of one kind by their names, in the order of registration.
 
     Attributes:
-        field: what messages name: the field of a configuration that holds such a name.
+        field: the configuration field that holds such a name, for messages.
     """
 
     def __init__(self, field: str, /, **things: _Thing):
-        """Make a registry of what `field` names, with the things that are known from the start."""
+        """Create a registry for the names of `field`, with its first things."""
         super().__init__(things)
         self.field = field
 
     def register(self, name: str, thing: _Thing) -> None:
-        """Make a thing known by its name. An equal one of that name changes nothing.
+        """Register a thing by its name. Registering an equal thing again changes nothing.
 
         Raises:
-            ValueError: the name belongs to another thing.
+            ValueError: another thing has the name.
         """
         if self.setdefault(name, thing) != thing:
             raise ValueError(f"{self.field}: found a second {name!r} to register; allowed: a new name")
@@ -32,11 +32,11 @@ class Registry(dict[str, _Thing]):
         """Return the thing of that name.
 
         Args:
-            name: the name, as a configuration or a command line has it.
-            where: what the message names instead of `field`.
+            name: the name, from a configuration or a command line.
+            where: the field or flag that the message names instead of `field`.
 
         Raises:
-            ConfigError: there is none of that name; lists the names that there are, the nearest first.
+            ConfigError: the name is unknown; the message lists the known names, the nearest first.
         """
         if not isinstance(name, str) or name not in self:
             allowed = nearest_first(name, self)
@@ -44,10 +44,10 @@ class Registry(dict[str, _Thing]):
         return self[name]
 
     def names_in(self, text: str) -> list[str]:
-        """Return the names of a list with commas between them, in its order.
+        """Return the names of a comma-separated list, in its order.
 
         Raises:
-            ConfigError: one of the names is unknown, or stands twice.
+            ConfigError: a name is unknown, or occurs twice.
         """
         names = [name.strip() for name in text.split(",") if name.strip()]
         if any(name not in self or names.count(name) > 1 for name in names):

@@ -1,6 +1,6 @@
-"""What a run is, made from its configuration in one place.
+"""A run with every choice made, from its configuration.
 
-Training, fine-tuning and `birdie_jax.plan` take a `ResolvedRun`. Nothing else chooses sizes, arranges
+Training, fine-tuning and `birdie_jax.plan` use a `ResolvedRun`. No other code chooses sizes, arranges
 devices, or builds the model of a run.
 """
 
@@ -27,17 +27,17 @@ from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run, with nothing left to choose.
+    """A run with every choice made.
 
     Attributes:
         config: the configuration, with a number for every size.
         mixture: the arms of pre-training, or one for each stage; losses are summed by arm.
         vocab_size: the number of rows of the embedding table.
-        mesh: the device mesh, whose devices need not be attached.
+        mesh: the device mesh; its devices may be absent.
         model: the model.
         policies: the policy of each parameter, in the structure of the parameters.
-        explanation: one line with the sizes that the program chose, and why; empty if it chose none.
-        max_samples: the most samples of a row, of a model with a head; of others 0.
+        explanation: one line with the chosen sizes and the reasons; empty if nothing was chosen.
+        max_samples: the maximum number of samples in a row for a model with a head; otherwise 0.
     """
 
     config: Config
@@ -51,16 +51,16 @@ class ResolvedRun:
 
     @property
     def rows(self) -> RowSettings:
-        """What the rows of training batches share."""
+        """The settings that the rows of training batches share."""
         return row_settings(self.config)
 
     @property
     def max_loss_positions(self) -> int:
-        """The most positions of a row that can bear loss."""
+        """The maximum number of positions of a row with loss."""
         return self.mixture.max_loss_positions(self.rows.length, self.rows.spacing)
 
     def with_model(self, **fields: str) -> "ResolvedRun":
-        """Return the same run with other values of fields of `config.model` that change no parameter."""
+        """Return the same run with other values for fields of `config.model` that change no parameter."""
         config = replace(self.config, model=replace(self.config.model, **fields))
         return replace(self, config=config, model=build_model(config.model, self.vocab_size))
 
@@ -90,12 +90,12 @@ def resolve_run(
     Args:
         config: the configuration.
         vocab_size: the number of rows of the embedding table.
-        devices: the devices of the run, which need not be attached; None: those of JAX.
+        devices: the devices of the run, which may be absent; None: those of JAX.
         mixture: the arms of the run; None: those of `config.objectives`.
 
     Raises:
-        ConfigError: the mixture cannot be, the devices cannot be arranged as `config.mesh` asks, or they
-            cannot divide rows or model; the message names the field.
+        ConfigError: the mixture is invalid, the devices do not fit `config.mesh`, or they cannot divide
+            rows or model; the message names the field.
     """
     devices = jax.devices() if devices is None else devices
     if mixture is None:
@@ -114,35 +114,35 @@ def resolve_run(
 
 
 def check_run(config: Config, num_arms: int) -> None:
-    """Check what can be checked before the vocabulary of a run is known, on the devices of JAX.
+    """Check a run before its vocabulary is known, on the devices of JAX.
 
     Args:
         config: the configuration.
         num_arms: the number of arms of its mixture; 0 for fine-tuning.
 
     Raises:
-        ConfigError: the model has another program's special tokens; the devices cannot
-            be arranged as `config.mesh` asks, or cannot divide rows or model; or the run needs more memory
-            than there is.
+        ConfigError: the model has another program's special tokens; the devices do not fit
+            `config.mesh`, or cannot divide rows or model; or the run needs more memory than the machine
+            has.
     """
     default, model = ModelConfig(), config.model
     for name in ("start_token", "min_predicted_id", "max_predicted_id"):
         if getattr(model, name) != getattr(default, name):
             raise ConfigError(
                 f"config.model.{name}: found {getattr(model, name)}; allowed: {getattr(default, name)} in "
-                "training, which teaches a model of another program the special tokens of this one"
+                "training, which uses the special tokens of this program"
             )
     check_memory(config, num_arms, fill_in_sizes(config, 0, jax.devices()).mesh_sizes)
 
 
 def row_settings(config: Config) -> RowSettings:
-    """Return what the rows of training batches share."""
+    """Return the settings that the rows of training batches share."""
     batching = config.batching
     return RowSettings(config.seed, batching.rows, batching.length, batching.spacing, batching.lookahead)
 
 
 def corpus_names(config: Config) -> tuple[str, ...]:
-    """Return the names of the run's corpora; none where it reads one text."""
+    """Return the names of the run's corpora; none if it reads one text."""
     return tuple(corpora_of(config.data))
 
 
@@ -150,7 +150,7 @@ def configured_mixture(config: Config) -> Mixture:
     """Return the preset `config.objectives.mixture`, or the mixture of `config.objectives.arms` if any.
 
     Raises:
-        ConfigError: the mixture is unknown or has no arm, an arm is wrong, or cannot fit a row.
+        ConfigError: the mixture is unknown or has no arm, or an arm is invalid or does not fit a row.
     """
     objectives, length = config.objectives, config.batching.length
     try:
@@ -168,13 +168,13 @@ def configured_mixture(config: Config) -> Mixture:
             if name not in corpora:
                 raise ConfigError(
                     f"config.objectives.arms: arm {arm.name!r} reads the corpus {shown(name)}; allowed: "
-                    f"{', '.join(corpora) or 'none, as config.data.corpora has none'}"
+                    f"{', '.join(corpora) or 'none, because config.data.corpora is empty'}"
                 )
         fits, needs = arm.objective.text_limit(length), arm.objective.minimum_tokens
         if fits < needs:
             raise ConfigError(
                 f"config.objectives: arm {arm.name!r} needs {needs} tokens of text, and a row of "
-                f"batching.length = {length} holds {fits} of them; allowed: longer rows, or another arm"
+                f"batching.length = {length} holds {fits}; allowed: longer rows, or another arm"
             )
     if config.bandit.selection == "top_arms" and config.bandit.top_arms > len(mixture.arms):
         raise ConfigError(
@@ -208,8 +208,7 @@ def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:
 def first_mixture(config: Config, mixture: Mixture) -> Float64[np.ndarray, " arms"]:
     """Return the mixture of a run's first steps, as far as it is known before the run.
 
-    That of a policy which reads no losses; of another one, the mixture that its first decision sets out
-    from.
+    If the policy reads losses, this is the mixture before its first decision.
     """
     policy = find_policy(config.bandit.policy)
     if policy.reads_losses:

@@ -64,13 +64,13 @@ def test_modules_of_packages_and_files(folder):
     [
         (
             "mine_none",
-            "--import: found 'mine_none', which Python does not find; allowed: a module",
+            "--import: found 'mine_none', which Python cannot find; allowed: a module",
         ),
         ("mine_none.x", "--import: found 'mine_none.x': ModuleNotFoundError: No module named 'mine_none'"),
-        ("none.py", "--import: found 'none.py', and no such file; allowed: a module"),
+        ("none.py", "--import: found 'none.py', which does not exist; allowed: a module"),
         ("..mine", "--import: found '..mine': "),
         ("mine_bad", "--import: mine_bad does not run: ZeroDivisionError: division by zero"),
-        ("json.py", "has that name of a module; allowed: another"),
+        ("json.py", "already has; allowed: another"),
     ],
 )
 def test_what_cannot_be_imported(folder, name, said):

@@ -114,7 +114,7 @@ REFUSED = {
     "--compare: found 'fsdp=²'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=²"),
     "(5,005 characters); allowed: axis=devices": ("cpu:1", f"--compare=fsdp={'9' * 5000}"),
     "--decode: found '0'; allowed: numbers of rows": ("cpu:1", "--decode=1,0"),
-    "--decode: found with --search; allowed: without, it plans no run": ("cpu:1", "--decode=1", "--search"),
+    "--decode: found with --search; allowed: without it": ("cpu:1", "--decode=1", "--search"),
     "found 'cpu:1' with --decode; allowed: TPUs and GPUs": ("cpu:1", "--decode=1"),
     "(5,004 characters); allowed: v4:4x4x4": (f"cpu:{'9' * 5000}",),
     "(it has 100,000,000 devices, more than 131,072); allowed: v4": ("cpu:100000000",),
@@ -208,7 +208,7 @@ def test_fine_tuning_with_a_head_on_a_tpu_computes_no_scores_of_tokens(tmp_path)
     found, text = planned(
         tmp_path, "v5e:2x2", *ENCODER, f"{stage}.path=x", f"{stage}.rows=8", config=f"{HEAD_CONFIG}:rte"
     )
-    assert text.startswith("stage glue, of the most positions a batch\n")
+    assert text.startswith("stage glue, which has the most positions per batch\n")
     assert found["fits"]
     assert (found["rows"], found["length"]) == (8, 64)
     assert 0.95 < found["product_flops_per_step"] * 4 / found["model_flops_per_step"] < 1.25

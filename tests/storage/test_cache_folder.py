@@ -73,4 +73,4 @@ def test_compiled_programs_are_not_kept_without_a_folder(monkeypatch, system_hom
     with caplog.at_level("WARNING"):
         compiled_programs.cache_compiled_programs()
     assert not updated
-    assert "compiled programs are not kept: no folder for caches" in caplog.text
+    assert "compiled programs are not cached: no folder for caches" in caplog.text
