@@ -1,7 +1,8 @@
-"""The implementation of the scan that a run on accelerators takes, where its configuration leaves it open.
+"""The choice of the scan's implementation for a run on accelerators, if its configuration leaves it open.
 
-The first process checks what there is on one of its devices. The answer is kept in the run's `scan.json`,
-since another implementation rounds differently, and in this machine's cache, by device, versions and sizes.
+The first process checks all implementations on one of its devices. The run's `scan.json` keeps the choice,
+because another implementation rounds differently. This machine's cache keeps the measurement, by device,
+versions and sizes.
 """
 
 import contextlib
@@ -31,18 +32,18 @@ Check = Callable[..., Sequence[CheckedScan]]
 def keep_scan(
     runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes, check: Check = check_scans
 ) -> tuple[ResolvedRun, ...]:
-    """Return runs of one model with the implementation of its scan chosen, if that is left open.
+    """Return runs of one model with a chosen implementation of its scan, if the choice is open.
 
-    Where there is one implementation, as on a CPU, nothing is checked.
+    With a single implementation, as on a CPU, nothing is checked.
 
     Args:
         runs: the run of each stage, or the one of pre-training.
         workdir: the folder of the run; the choice is in its `scan.json`.
-        processes: all processes of the run, which take the choice of the first.
-        check: checks implementations.
+        processes: all processes of the run, which use the choice of the first.
+        check: the function that checks implementations.
 
     Raises:
-        ConfigError: no implementation is right on this device.
+        ConfigError: no implementation is correct on this device.
     """
     config, platform = runs[0].config, runs[0].mesh.devices.flat[0].platform
     candidates = scan_candidates(config.model, platform)
@@ -69,15 +70,15 @@ def keep_scan(
 
 
 def choose_scan(checked: Sequence[CheckedScan]) -> dict[str, str]:
-    """Return the fastest implementation that is right, and why it is that one.
+    """Return the fastest correct implementation, and the reason.
 
-    Where none is right, the record has a `problem` instead.
+    If none is correct, the record has a `problem` instead.
     """
     why = "; ".join(map(_described, checked))
     right = [one for one in checked if not one.problem]
     if not right:
-        return {"problem": f"{_FIELD}: no implementation is right on this device ({why}); allowed: one of "
-                           "them by name, which is taken unchecked"}  # fmt: skip
+        return {"problem": f"{_FIELD}: no implementation is right on this device ({why}); allowed: the "
+                           "name of one of them, which disables the check"}  # fmt: skip
     fastest = min(right, key=lambda one: float("inf") if one.seconds is None else one.seconds)
     return {"implementation": fastest.implementation, "why": why}
 
@@ -93,7 +94,7 @@ def _described(one: CheckedScan) -> str:
 def _cached(
     config: Config, mesh_shape: Mapping[str, int], candidates: tuple[str, ...], check: Check
 ) -> list[CheckedScan]:
-    """Return what is known of implementations on devices of this kind, checked once by this machine."""
+    """Return the checks of implementations on this kind of device, made once by this machine."""
     rows, length = rows_of_device(config, mesh_shape), config.batching.length // mesh_shape["sequence"]
     key = {
         "device": jax.local_devices()[0].device_kind,
@@ -110,7 +111,7 @@ def _cached(
     except ConfigError:
         path = None
     if path is not None and exists(path):
-        # A file that is damaged is made again.
+        # Replace a damaged file.
         with contextlib.suppress(ConfigError, KeyError, TypeError):
             return [CheckedScan(**one) for one in read_json(path, "checked scans")["checked"]]
     checked = list(check(config.model, candidates, rows, length))
@@ -119,7 +120,7 @@ def _cached(
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, key | {"checked": [one._asdict() for one in checked]})
         except OSError as error:
-            logging.warning("%s: the check of the scan is not kept: %s", path, error)
+            logging.warning("%s: cannot save the check of the scan: %s", path, error)
     return checked
 
 
@@ -130,7 +131,7 @@ def rows_of_device(config: Config, mesh_shape: Mapping[str, int]) -> int:
 
 
 def _kernels_digest() -> str:
-    """Return what changes with any line of the kernels."""
+    """Return a hash of the kernels' source."""
     digest = hashlib.sha256()
     for file in sorted(Path(pallas_kernels.__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())

@@ -1,4 +1,4 @@
-"""What attached devices and their host do in a second, each beside what is expected."""
+"""Measured rates of attached devices and their host, with expected figures."""
 
 import os
 import tempfile
@@ -37,9 +37,9 @@ from birdie_jax.text.corpora import RowText
 from hlo_analysis import read_step_costs
 from pallas_kernels.linear_scan import bidirectional_scan
 
-# Of what is expected, from here on nothing is said.
+# At or above this share of the expected figure, the table gives no advice.
 GOOD_SHARE = 0.75
-_LINKS_ADVICE = "see that hosts use their fast network (NCCL_DEBUG=INFO), and that the mesh fits it"
+_LINKS_ADVICE = "check that hosts use their fast network (NCCL_DEBUG=INFO), and that the mesh fits it"
 _MIN_SECONDS = 0.3
 _HOST_SECONDS = 3.0
 
@@ -48,11 +48,11 @@ class Measured(NamedTuple):
     """A figure of a device or its host.
 
     Attributes:
-        what: what was measured.
-        found: the figure; None where measuring failed.
-        expected: the figure that is expected; None where none is known.
+        what: the name of the measurement.
+        found: the figure; None if measuring failed.
+        expected: the expected figure; None if unknown.
         unit: the unit of both.
-        advice: what to try where it is worse than expected, or why measuring failed.
+        advice: what to try if the figure is worse than expected, or why measuring failed.
         smaller_is_better: whether the figure is a time or an amount.
     """
 
@@ -65,19 +65,19 @@ class Measured(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """What is reached of what is expected: 1 for all of it; None where either is not known."""
+        """The share of the expected figure that was reached; None if either is unknown."""
         if not self.found or not self.expected:
             return None
         return self.expected / self.found if self.smaller_is_better else self.found / self.expected
 
     @property
     def is_low(self) -> bool:
-        """Whether it is worse than expected, or measuring failed."""
+        """Whether the figure is worse than expected, or measuring failed."""
         return self.found is None or (self.share is not None and self.share < GOOD_SHARE)
 
 
 def seconds_of(function: Callable[..., Any], *arguments: Any, waits: bool = False) -> float:
-    """Return the seconds of a call of a compiled function, one after another.
+    """Return the seconds per call of a compiled function, over consecutive calls.
 
     Args:
         function: the function.
@@ -101,7 +101,7 @@ def seconds_of(function: Callable[..., Any], *arguments: Any, waits: bool = Fals
 
 
 def products(topology: Topology) -> Measured:
-    """Measure products of square matrices in bfloat16, on a CPU in float32."""
+    """Measure products of square matrices, in bfloat16, or in float32 on a CPU."""
     on_cpu = topology.devices[0].platform == "cpu"
     size, dtype = (1024, jnp.float32) if on_cpu else (8192, jnp.bfloat16)
     with jax.default_device(jax.local_devices()[0]):
@@ -114,7 +114,7 @@ def products(topology: Topology) -> Measured:
 
 
 def copy(topology: Topology) -> Measured:
-    """Measure an array that is read and written."""
+    """Measure reading and writing an array."""
     elements = 2**24 if topology.devices[0].platform == "cpu" else 2**28
     with jax.default_device(jax.local_devices()[0]):
         x = jnp.zeros((elements,), jnp.float32)
@@ -132,9 +132,9 @@ def scan(
 
     Args:
         run: the run.
-        implementation: the implementation; "" = the one for the platform.
-        copied: the GB/s of a copy, which are expected where there is another implementation.
-        candidates: the implementations that there are.
+        implementation: the implementation; "" = the default of the platform.
+        copied: the GB/s of a copy, the expected figure if another implementation exists.
+        candidates: all implementations.
     """
     config, mesh = run.config, run.mesh.shape
     rows, length = rows_of_device(config, mesh), config.batching.length // mesh["sequence"]
@@ -152,7 +152,7 @@ def scan(
 
 
 def collectives(topology: Topology, run: ResolvedRun) -> Iterator[Measured]:
-    """Measure the collectives along each axis of the mesh, by what each device sends on a ring."""
+    """Measure the collectives along each axis of the mesh, by the bytes that a device sends on a ring."""
     mesh, on_cpu = run.mesh, topology.devices[0].platform == "cpu"
     elements = 2**20 if on_cpu else 2**25
     locations = [topology.location(device) for device in mesh.devices.flat]
@@ -171,7 +171,7 @@ def collectives(topology: Topology, run: ResolvedRun) -> Iterator[Measured]:
             x = jax.jit(ones, out_shardings=NamedSharding(mesh, spec))()
             text = compile_lowered(exchange.lower(x), topology.devices[0].platform).hlo_text
             found = read_step_costs(text, dict(mesh.shape), slices=topology.slices).collectives
-            # On CPUs, several of them at a time wait for one another's threads without an end.
+            # On CPUs, several of them at a time deadlock on one another's threads.
             seconds = seconds_of(exchange, x, waits=on_cpu)
             sent = sum(one.sent_bytes * one.executions for one in found)
             expected = None
@@ -192,10 +192,10 @@ def _exchanges(axis: str) -> dict[str, Callable[[jax.Array], jax.Array]]:
 
 
 def store(folder: str, process: int) -> Iterator[Measured]:
-    """Measure the store of checkpoints: what this process writes to it and reads from it."""
+    """Measure the store of checkpoints with a file that this process writes and reads."""
     path = make_path(folder) / f"check_device_{process}"
     contents = np.random.default_rng(process).bytes(2**26)
-    advice = "use a bucket in the region of the machine, or a disk of its own; see docs/buckets.md"
+    advice = "use a bucket in the region of the machine, or a dedicated disk; see docs/buckets.md"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         begin = time.perf_counter()
@@ -208,7 +208,7 @@ def store(folder: str, process: int) -> Iterator[Measured]:
         yield Measured(f"the store {folder}", None, None, "MB/s", str(error))
         return
     if not is_same:
-        yield Measured(f"the store {folder}", None, None, "MB/s", "it gives other bytes than were written")
+        yield Measured(f"the store {folder}", None, None, "MB/s", "the bytes differ from those written")
         return
     size = len(contents) / 1e6
     yield Measured(f"written to {folder}", size / (written - begin), None, "MB/s", advice)
@@ -218,7 +218,7 @@ def store(folder: str, process: int) -> Iterator[Measured]:
 def endless_rows(
     text: RowText, mixture: Mixture, settings: RowSettings
 ) -> tuple[RowStreamsIterator, MixtureHistory]:
-    """Return batches of a mixture of fixed shares, without an end; and their history, to be closed."""
+    """Return endless batches of a mixture with fixed shares, and their history; close the history."""
     history = MixtureHistory(len(mixture.arms), 1)
     history.publish(mixture.weights)
     streams = RowStreams(
@@ -233,14 +233,14 @@ def endless_rows(
 
 
 def host_pipeline(run: ResolvedRun, needed: float | None) -> Measured:
-    """Measure the batches that one core of the host makes of a text, in thousands of positions a second.
+    """Measure the batches that one core of the host makes, in thousands of positions per second.
 
     Args:
-        run: the run, whose mixture is drawn from the text of the standard library.
-        needed: the positions that the devices of this host take in a second; None = not known.
+        run: the run; its mixture reads the text of the standard library.
+        needed: the positions that the devices of this host consume per second; None: unknown.
     """
     config, what = run.config, "batches from one core of the host"
-    # The run's own text may take hours to prepare; this is prepared once, and any text is as fast.
+    # The run's own text may take hours to prepare. This text is prepared once, and any text is as fast.
     data = DataConfig(source="stdlib", vocab_size=4096, cache_dir=config.data.cache_dir)
     config = replace(config, data=data)
     try:

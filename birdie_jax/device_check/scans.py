@@ -1,8 +1,8 @@
-"""Whether each implementation of a model's scan is right on a device, and how fast.
+"""The correctness and speed of each implementation of a model's scan on a device.
 
 One period of the model's layers reads packed rows with contexts and resets. Its output and the gradients of
-all its parameters are set beside those in float32 by XLA. An implementation is right where each of them is
-at most twice as far away as those by XLA in the model's own types.
+all its parameters are compared with XLA's in float32. An implementation is correct if each is at most twice
+as far away as XLA's in the model's own types.
 """
 
 import statistics
@@ -24,13 +24,13 @@ from birdie_jax.models.registry import architecture_of, mixer_config
 from pallas_kernels import linear_scan, selective_scan
 
 XLA = "xla"
-# For tests: it runs a kernel step by step on the host.
+# For tests: interprets a kernel on the host.
 _INTERPRETED = "pallas_interpret"
 _VOCAB_SIZE = 256
 _ROWS, _MAX_LENGTH = 2, 512
-# How much farther from float32 than XLA an implementation may be, and what is nothing in any type.
+# The maximum distance from float32 relative to XLA's, and a distance that is negligible in any type.
 _FARTHER, _ROUNDING = 2.0, 1e-4
-# From here on XLA itself is wrong, whatever the type: where its gradient is zero, the distance is 1.
+# Above this error XLA itself is wrong, whatever the type: if its gradient is zero, the distance is 1.
 _MAX_ERROR = 0.5
 _REPEATS = 5
 
@@ -38,15 +38,15 @@ Arrays = dict[str, np.ndarray]
 
 
 class CheckedScan(NamedTuple):
-    """What is known of an implementation on a device.
+    """The check of an implementation on a device.
 
     Attributes:
         implementation: the name of the implementation.
         error: the largest relative distance from float32 of the output or a gradient, in the L2 norm; None
-            where it does not run.
-        problem: what is wrong with it; "" for nothing.
-        seconds: the median seconds of one period of layers and its gradient; None where it is wrong,
-            or does not fit the device.
+            if it does not run.
+        problem: the fault; "" for none.
+        seconds: the median seconds of one period of layers and its gradient; None if it is wrong or does
+            not fit the device.
     """
 
     implementation: str
@@ -58,7 +58,7 @@ class CheckedScan(NamedTuple):
 def scan_candidates(model: ModelConfig, platform: str) -> tuple[str, ...]:
     """Return the implementations of the model's scan for attached devices of a platform.
 
-    There is none where the model has no scan.
+    The result is empty if the model has no scan.
     """
     names = dict.fromkeys((*linear_scan.IMPLEMENTATIONS, *selective_scan.IMPLEMENTATIONS))
     if architecture_of(model).encoder or _can_be(model, "?", platform):
@@ -82,11 +82,11 @@ def _can_be(model: ModelConfig, implementation: str, platform: str) -> bool:
 def check_scans(
     model: ModelConfig, candidates: tuple[str, ...], rows: int, length: int
 ) -> list[CheckedScan]:
-    """Check implementations on this process's first device, and time those that are right.
+    """Check implementations on this process's first device, and time the correct ones.
 
     Args:
         model: the architecture of a run.
-        candidates: the implementations; XLA is checked with them.
+        candidates: the implementations; XLA is always included.
         rows: the rows that a device reads at a time in the run.
         length: the tokens of a row of the run.
     """
@@ -119,7 +119,7 @@ def check_scans(
 
 
 def packed_batch(rows: int, length: int) -> Batch:
-    """Return rows of two samples and some padding, whose contexts are a third of them."""
+    """Return rows of two samples and some padding; a third of each sample is context."""
     rng = np.random.default_rng(0)
     sample = max(1, (length - length // 16) // 2)
     within = np.arange(length) % sample
@@ -161,7 +161,7 @@ def _weights(model: ModelConfig, batch: Batch) -> jax.Array:
 def _arrays(model: ModelConfig, implementation: str, params: Any, batch: Batch) -> Arrays:
     weights = _weights(model, batch)
     x, gradients = _gradient(model, implementation)(params, batch, weights)
-    # What stands on padding means nothing.
+    # Values on padding have no meaning.
     named = {"output": x * (weights != 0)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         named[f"the gradient of {jax.tree_util.keystr(path, simple=True, separator='.')}"] = leaf
@@ -169,7 +169,7 @@ def _arrays(model: ModelConfig, implementation: str, params: Any, batch: Batch) 
 
 
 def distances(found: Arrays, reference: Arrays) -> dict[str, float]:
-    """Return the relative distance of each array from the reference, in the L2 norm; infinite of a NaN."""
+    """Return the relative distance of each array from the reference, in the L2 norm; infinite for a NaN."""
     result = {}
     for name, wanted in reference.items():
         size = float(np.linalg.norm(wanted))
@@ -179,7 +179,7 @@ def distances(found: Arrays, reference: Arrays) -> dict[str, float]:
 
 
 def _problem(errors: dict[str, float], limits: dict[str, float]) -> str:
-    """Return what is farthest beyond its limit, in words; "" where nothing is."""
+    """Return a text about the array farthest beyond its limit; "" if none is."""
     worst = max(errors, key=lambda name: errors[name] / limits.get(name, _MAX_ERROR))
     limit = limits.get(worst, _MAX_ERROR)
     if errors[worst] <= limit:

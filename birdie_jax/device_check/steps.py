@@ -1,4 +1,4 @@
-"""A few train steps of a run on attached devices, beside their plan."""
+"""A few train steps of a run on attached devices, compared with their plan."""
 
 import math
 import statistics
@@ -16,17 +16,17 @@ from birdie_jax.planning.planner import RunPlan
 from birdie_jax.resolve import ResolvedRun
 
 _GIB = 2**30
-# The first one fills caches.
+# The first steps fill caches.
 _UNCOUNTED = 2
-_ADVICE = "see which row above is low by itself; --config.train.profile=20:22 traces steps of a run"
+_ADVICE = "check the rows above for a low figure; --config.train.profile=20:22 traces steps of a run"
 
 
 class Steps(NamedTuple):
-    """Train steps that were taken.
+    """The results of some train steps.
 
     Attributes:
         measured: their time and their memory.
-        positions_per_second: the positions of rows that all devices took in a second.
+        positions_per_second: the positions of rows that all devices consumed per second.
     """
 
     measured: tuple[Measured, ...]
@@ -34,16 +34,16 @@ class Steps(NamedTuple):
 
 
 def take_steps(run: ResolvedRun, plan: RunPlan, number: int) -> Steps:
-    """Take the run's own train step on random tokens, and set it beside its plan.
+    """Take the run's own train step on random tokens, and compare it with its plan.
 
     Args:
         run: the run.
         plan: the plan of its step on the attached devices.
-        number: the steps that count.
+        number: the number of steps to measure.
     """
     config = run.config
     batch = packed_batch(config.batching.rows, config.batching.length)
-    # More of them in a row than the mixture can have make the loss NaN.
+    # More loss positions in a row than the mixture allows make the loss NaN.
     possible = np.cumsum(batch.loss_mask, axis=1) <= run.max_loss_positions
     batch = batch._replace(loss_mask=batch.loss_mask & possible)
     batches = FunctionBatches(lambda _: batch, run.mesh)
@@ -72,7 +72,7 @@ def take_steps(run: ResolvedRun, plan: RunPlan, number: int) -> Steps:
                 in_use / _GIB,
                 plan.bytes_per_device.total / _GIB,
                 "GiB",
-                "the figure includes what was measured before the steps",
+                "the figure includes the measurements before the steps",
                 smaller_is_better=True,
             )
         )

@@ -1,4 +1,4 @@
-"""What a check of devices found, as text and as JSON."""
+"""The results of a device check, as text and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def _figure(value: float) -> str:
 def as_json(
     circumstances: Mapping[str, Any], scans: Sequence[CheckedScan], measured: Sequence[Measured]
 ) -> dict[str, Any]:
-    """Return the same as plain values."""
+    """Return the same results as plain values."""
     return {
         **circumstances,
         "scans": [one._asdict() for one in scans],

@@ -1,4 +1,4 @@
-"""The least time that a step can take, by what sets it: a roofline with links beside compute and memory."""
+"""Lower bounds on the time of a step: a roofline with compute, memory and links."""
 
 from collections import defaultdict
 from functools import partial
@@ -10,7 +10,7 @@ from birdie_jax.planning.topology import DeviceLocation, Topology
 from hlo_analysis import Collective, Rates, StepCosts
 
 # A group of devices in several domains (slices, or hosts) works in two steps: within a domain over its
-# links, and between domains over the network, of which each device carries its share. With m devices in
+# links, and between domains over the network; each device carries its share. With m devices in
 # each of s domains and a payload as in `hlo_analysis.collectives`, a device sends
 #
 #     all-gather, reduce-scatter    (m - 1) / m * payload within, (s - 1) / s * payload / m between
@@ -19,14 +19,14 @@ from hlo_analysis import Collective, Rates, StepCosts
 #     collective-permute            payload, between where the devices of a pair are in two domains
 #
 # Links within a domain:
-# - a grid dimension that closes to a ring and is in the group from end to end is used both ways, any other
-#   one way: two or one times the bandwidth of a link. A group over several dimensions uses all of them at
+# - a grid dimension that closes to a ring and that the group covers is used both ways, any other one way:
+#   two or one times the bandwidth of a link. A group over several dimensions uses all of them at
 #   once ("How to Scale Your Model", https://jax-ml.github.io/scaling-book/sharding/).
 # - an all-to-all over a dimension of k chips loads each of its links with k/8 of the payload on a ring, and
 #   k/4 on a line; a permutation uses one link.
 # - behind the switch of a host every device sends with the whole bandwidth of its links.
 #
-# Collectives over different dimensions or networks can run at the same time, over the same ones they
+# Collectives over different dimensions or networks can run at the same time. Those over the same ones
 # cannot.
 
 NETWORK = "network"
@@ -60,15 +60,15 @@ class _Route(NamedTuple):
 def busy_seconds(
     topology: Topology, locations: list[DeviceLocation], collective: Collective
 ) -> dict[str, float]:
-    """Return the least seconds for which one execution of a collective occupies each kind of link.
+    """Return the minimum seconds that one execution of a collective occupies each kind of link.
 
     Args:
-        topology: the topology that the collective runs on, with figures of its chip.
+        topology: the topology of the collective, with figures of its chip.
         locations: the locations of the devices of the mesh, in the order of the mesh.
         collective: the collective.
 
     Raises:
-        ValueError: no figures are known of the topology's chip.
+        ValueError: the figures of the topology's chip are unknown.
     """
     chip = topology.known_chip
     route = _route(topology, [locations[device] for device in collective.groups.members[0]])
@@ -128,7 +128,7 @@ class StepBounds(NamedTuple):
         compute: the seconds of matrix products and kernels at the chip's peak.
         memory: the seconds of the main memory's traffic at its bandwidth.
         links: the seconds of the collectives on each kind of link, at its bandwidth.
-        instructions: the seconds of the compiled program's instructions in their order, waits included.
+        instructions: the seconds of the compiled program's instructions in order, including waits.
     """
 
     compute: float
@@ -138,7 +138,7 @@ class StepBounds(NamedTuple):
 
     @property
     def collectives(self) -> float:
-        """The seconds of the kind of link that is busy the longest."""
+        """The seconds of the busiest kind of link."""
         return max(self.links.values(), default=0.0)
 
     @property
@@ -153,7 +153,7 @@ class StepBounds(NamedTuple):
 
     @property
     def program_order(self) -> float:
-        """The seconds of a step in the order of the compiled program, exposed collectives included."""
+        """The seconds of a step in the order of the compiled program, including exposed collectives."""
         return max(self.overlapped, self.instructions)
 
     @property
@@ -169,7 +169,7 @@ class StepBounds(NamedTuple):
 
     @property
     def seconds_by_cause(self) -> dict[str, float]:
-        """The bounds by what sets them, in the words of a plan's text and JSON."""
+        """The bounds by their causes, with the names of a plan's text and JSON."""
         return {
             "matrix products": self.compute,
             "main memory": self.memory,
@@ -190,10 +190,10 @@ def step_bounds(
     Args:
         topology: a topology with figures of its chip.
         locations: the locations of the devices of the mesh, in the order of the mesh.
-        costs: what one device does in the step.
+        costs: the costs of one device in the step.
 
     Raises:
-        ValueError: no figures are known of the topology's chip.
+        ValueError: the figures of the topology's chip are unknown.
     """
     links: dict[str, float] = defaultdict(float)
     for collective in costs.collectives:
@@ -209,14 +209,14 @@ def step_bounds(
 
 
 def rates_of(topology: Topology, locations: list[DeviceLocation]) -> Rates:
-    """Return how fast a device of a topology is.
+    """Return the speeds of a device of a topology.
 
     Args:
         topology: a topology with figures of its chip.
         locations: the locations of the devices of the mesh, in the order of the mesh.
 
     Raises:
-        ValueError: no figures are known of the topology's chip.
+        ValueError: the figures of the topology's chip are unknown.
     """
     chip = topology.known_chip
     return Rates(chip.peak_flops, chip.memory_bandwidth, partial(busy_seconds, topology, locations))

@@ -1,4 +1,4 @@
-"""The run's own train step, compiled for a mesh of devices that need not be there."""
+"""The run's own train step, compiled for a mesh of devices that may be absent."""
 
 import tempfile
 import time
@@ -24,7 +24,7 @@ from hlo_analysis import OutOfMemory, parse_out_of_memory
 
 
 class CompiledProgram(NamedTuple):
-    """A program that was compiled.
+    """A compiled program.
 
     Attributes:
         executable: the executable of JAX.
@@ -36,13 +36,13 @@ class CompiledProgram(NamedTuple):
 
 
 class CompiledStep(NamedTuple):
-    """A train step that a compiler was given.
+    """The result of compiling a train step.
 
     Attributes:
         mesh: the device mesh of the run.
         state: the shapes, types and shardings of the train state.
-        outcome: the compiled step, or what the compiler says of memory where it refuses the step.
-        seconds: the seconds that lowering and compiling took.
+        outcome: the compiled step, or the memory that the compiler states if it refuses the step.
+        seconds: the time of lowering and compiling.
     """
 
     mesh: Mesh
@@ -52,7 +52,7 @@ class CompiledStep(NamedTuple):
 
 
 def compile_step(run: ResolvedRun) -> CompiledStep:
-    """Compile the train step of a run on its devices, which need not be attached."""
+    """Compile the train step of a run for its devices, which may be absent."""
     mesh, platform = run.mesh, run.mesh.devices.flat[0].platform
     begin = time.monotonic()
     with jax.set_mesh(mesh):
@@ -63,7 +63,7 @@ def compile_step(run: ResolvedRun) -> CompiledStep:
             lowered = step.update.lower(step.abstract_state, batch, *step.frozen)
             outcome = compile_lowered(lowered, platform)
         except jax.errors.JaxRuntimeError as error:
-            # The TPU compiler refuses what does not fit; the bytes that it needs are in the message.
+            # The TPU compiler refuses a program that does not fit, and states the bytes that it needs.
             refusal = parse_out_of_memory(str(error))
             if refusal is None:
                 raise
@@ -72,17 +72,17 @@ def compile_step(run: ResolvedRun) -> CompiledStep:
 
 
 def abstract_step(run: ResolvedRun) -> ShardedStep:
-    """Return the train step of a run, the bandit's section of its state included, or that of a stage."""
+    """Return the train step of a run, including the bandit's section of its state, or that of a stage."""
     if run.config.finetune.stages:
         return make_stage_step(run, {}, summarise=lambda _: {})
     return make_language_model_step(run, {SECTION: partial(create_bandit, run.config, run.mixture)})
 
 
 def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgram:
-    """Compile a program, and get the text of its HLO.
+    """Compile a program and return it with its HLO text.
 
-    JAX cannot always read back the programs of the TPU compiler (it refuses an instruction that runs
-    asynchronously with several operands), so that compiler itself writes the text.
+    JAX cannot always read back the programs of the TPU compiler (it refuses an asynchronous instruction
+    with several operands), so the compiler itself writes the text.
     """
     if platform != "tpu":
         executable = lowered.compile()
@@ -90,7 +90,7 @@ def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgr
     with tempfile.TemporaryDirectory(prefix="birdie_jax_plan_") as folder:
         options: dict[str, str | bool] = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
         executable = lowered.compile(compiler_options=options)
-        # Beside the program there are small ones that it runs on other cores.
+        # The folder also has small programs that run on other cores.
         written = sorted(Path(folder).glob("*.after_codegen.txt"), key=lambda path: path.stat().st_size)
         if not written:
             return CompiledProgram(executable, _as_text(executable))
@@ -101,8 +101,8 @@ class ProgramBytes(NamedTuple):
     """The bytes of memory that a program needs.
 
     Attributes:
-        temporaries: those of what lives only while it runs.
-        others: those of its arguments, of results that reuse no argument's memory, and of its code.
+        temporaries: the bytes of arrays that live only while it runs.
+        others: the bytes of its arguments, of results that reuse no argument's memory, and of its code.
     """
 
     temporaries: int
@@ -110,7 +110,7 @@ class ProgramBytes(NamedTuple):
 
 
 def program_bytes(program: CompiledProgram) -> ProgramBytes:
-    """Return the bytes of memory that a program needs, as its compiler states them."""
+    """Return the bytes of memory that a program needs, from its compiler."""
     memory = program.executable.memory_analysis()
     if memory is None:
         raise RuntimeError("the compiler does not state the memory of the program that it compiled")

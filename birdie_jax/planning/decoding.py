@@ -1,4 +1,4 @@
-"""Decoding on one device that need not be there: what a token moves, and how many a second that allows."""
+"""Decoding on one device that may be absent: the bytes of a token and the bound on tokens per second."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +28,7 @@ class DecodePlan(NamedTuple):
     """A step that decodes one token of each row, on one device.
 
     Attributes:
-        rows: the samples that are decoded at once.
+        rows: the samples that are decoded together.
         parameter_bytes: the bytes of the parameters that a step reads, in the types of its products.
         state_bytes: the bytes of the state, or cache, of all rows.
         moved_bytes: the bytes that the compiled loop moves for a token between device and main memory.
@@ -36,7 +36,7 @@ class DecodePlan(NamedTuple):
         compute_seconds: the seconds of its matrix products at the peak of the device.
         memory_seconds: the seconds of `moved_bytes` at the bandwidth of the memory.
 
-    The last four are infinite where the compiler refuses what does not fit.
+    The last four are infinite if the compiler refuses a program that does not fit.
     """
 
     rows: int
@@ -54,18 +54,18 @@ class DecodePlan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The least time of a step: that of its products or of its memory, whichever is longer."""
+        """The minimum time of a step: that of its products or of its memory, whichever is longer."""
         return max(self.compute_seconds, self.memory_seconds)
 
 
 def plan_decoding(model: LanguageModel, topology: Topology, rows: int, length: int) -> DecodePlan:
-    """Compile the loop of decoding, a token of each row at a time, for one device of a topology.
+    """Compile the decoding loop, a token of each row at a time, for one device of a topology.
 
     Args:
-        model: the model; its parameters are in the types that `generate` has them in.
+        model: the model; its parameters have the types that `generate` uses.
         topology: the machine, with figures of its chip.
-        rows: the samples that are decoded at once.
-        length: the tokens that a cache which grows has room for.
+        rows: the samples that are decoded together.
+        length: the tokens that a growing cache has room for.
     """
     chip, device = topology.known_chip, topology.devices[0]
     mesh = Mesh([[device]], ROW_AXES)
@@ -117,7 +117,7 @@ def decode_tokens(
 
 
 def _read_bytes(model: LanguageModel, params: PyTree) -> int:
-    """Return the bytes of the parameters that a token reads, the few rows that it looks up left out."""
+    """Return the bytes of the parameters that a token reads, without the few rows that it looks up."""
     inside = {name: leaf for name, leaf in params.items() if name not in ("embedding", "head")}
     table = model.vocab_size * model.config.features * jnp.dtype(model.config.dtype).itemsize
     return _size(inside) + table

@@ -1,4 +1,4 @@
-"""The fastest step that fits: meshes, what blocks keep, and the parts of a batch, by their bounds."""
+"""The fastest step that fits, over meshes, values of `model.remat` and parts of a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +11,10 @@ from birdie_jax.resolve import ResolvedRun
 
 @dataclass(frozen=True)
 class Candidate:
-    """A step that was compiled.
+    """A compiled step.
 
     Attributes:
-        remat: what its blocks keep, `config.model.remat`.
+        remat: the value of `config.model.remat`.
         accumulation_steps: the parts of a batch.
         plan: its plan.
     """
@@ -25,7 +25,7 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """The least time of a step that fits, in the order of its program; infinite of any other."""
+        """The minimum time of a step in the order of its program; infinite if it does not fit."""
         if not self.plan.fits or self.plan.bounds is None:
             return float("inf")
         return self.plan.bounds.program_order
@@ -36,10 +36,10 @@ def search_steps(
     topology: Topology,
     plan: Callable[[ResolvedRun, Topology], RunPlan] = plan_run,
 ) -> Iterator[Candidate]:
-    """Give every step that is compiled: for each run and level the fewest parts of a batch that fit.
+    """Yield every compiled step: for each run and level, up to the fewest parts of a batch that fit.
 
-    A level that keeps less is tried only where those before it do not fit as a whole batch: otherwise it
-    could only be slower. Keeping everything is tried, and ends nothing.
+    A level that keeps less is compiled only if the previous levels do not fit a whole batch; otherwise it
+    could only be slower. The level that keeps everything never ends the search.
 
     Args:
         runs: the run on each mesh.
@@ -62,7 +62,7 @@ def search_steps(
 
 
 def frontier(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the steps that no other one beats both in time and in memory, the fastest first."""
+    """Return the steps that no other step beats in both time and memory, the fastest first."""
     ordered = sorted(candidates, key=lambda one: (one.seconds, one.plan.bytes_per_device.total))
     kept: list[Candidate] = []
     for one in ordered:
@@ -73,7 +73,7 @@ def frontier(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _parts(run: ResolvedRun) -> Iterator[int]:
-    """Give 1, 2, 4, .. parts, as far as they divide the rows of a device."""
+    """Yield 1, 2, 4, ... parts, as far as they divide the rows of a device."""
     shape = run.mesh.shape
     rows = run.config.batching.rows // (shape["data"] * shape["fsdp"])
     parts = 1

@@ -1,4 +1,4 @@
-"""The largest batch that fits a topology, found with few compilations: memory is affine in the rows."""
+"""The largest batch that fits a topology, with few compilations: memory is affine in the rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,11 +14,11 @@ class LargestBatch(NamedTuple):
     """The largest batch that fits.
 
     Attributes:
-        rows: the number of rows of the global batch; 0 = not even the smallest batch fits.
-        verified: whether this batch was compiled, and the next larger one found not to fit; otherwise it is
-            where the line through two compiled batches meets the memory of a device, or, after too many
-            compilations, the largest of them that fitted.
-        compilations: the number of compilations beside the plan's own.
+        rows: the number of rows of the global batch; 0 if not even the smallest batch fits.
+        verified: whether this batch compiled and fitted, and the next larger one did not fit. Otherwise the
+            batch is extrapolated from two compiled ones, or, after too many compilations, the largest
+            compiled one that fitted.
+        compilations: the number of compilations in addition to the plan's own.
     """
 
     rows: int
@@ -27,12 +27,12 @@ class LargestBatch(NamedTuple):
 
 
 def find_largest_batch(run: ResolvedRun, plan: RunPlan, *, verify: bool) -> LargestBatch:
-    """Return the largest number of rows whose train step fits, all else as in `run`.
+    """Return the largest number of rows whose train step fits, with all else as in `run`.
 
     Args:
-        run: the run that `plan` was made of.
+        run: the run of `plan`.
         plan: the plan of the configuration's own batch.
-        verify: whether to compile the batch that is found, and the next larger one.
+        verify: whether to also compile the result and the next larger batch.
     """
 
     def needed_bytes(rows: int) -> float:
@@ -58,13 +58,13 @@ def search_largest(
     *,
     verify: bool,
 ) -> LargestBatch:
-    """Return the largest count that needs at most `available` bytes, where the need is nearly affine.
+    """Return the largest count that needs at most `available` bytes, for a nearly affine need.
 
     Args:
         needed_bytes: the bytes that a count needs; slow to call.
         known: the bytes of at least one count.
         available: the bytes that are available.
-        verify: whether to ask for the result and its successor too.
+        verify: whether to also query the result and its successor.
     """
     known = dict(known)
     compilations = 0
@@ -78,7 +78,7 @@ def search_largest(
         (first,) = known
         if first == 1 and known[first] > available:
             return LargestBatch(0, True, compilations)
-        # The line is more accurate through distant counts; a larger one is asked for only where it may fit.
+        # Distant counts make the line more accurate; query a larger count only if it may fit.
         ask(2 * first if known[first] <= available else first // 2)
     guess = _extrapolate(known, available)
     while verify and compilations < _MAX_COMPILATIONS:

@@ -1,13 +1,12 @@
-"""FLOPs that a model asks for, however it is computed: what MFU counts (Chowdhery et al. 2022, appendix B).
+"""Model FLOPs, without recomputation, as MFU counts them (Chowdhery et al. 2022, appendix B).
 
 A train step takes 6 FLOPs for each parameter and token: 2 forward, 4 backward. The embedding table counts
-where it is the head too, and not where it is only looked up. In masked LM the head, with the transform
-that encoders have in front of it, counts for the tokens that bear loss. With a head of fine-tuning the
-table is only looked up; the head itself counts where it scores every token, not where it reads a sample
-once.
-What else counts of a mixer, it says itself (`MixerConfig.extra_flops_per_token`): attention does. The
-recurrences themselves, a few FLOPs for each channel and token, and all that is computed twice to save
-memory do not count.
+if it is also the head, and not if it is only a lookup. In masked LM the head, with the encoders' transform
+before it, counts for the tokens with loss. With a fine-tuning head the table is only a lookup; the head
+itself counts if it scores every token, not if it reads a sample once.
+
+A mixer declares its further FLOPs (`MixerConfig.extra_flops_per_token`), as attention does. The recurrences
+themselves, a few FLOPs for each channel and token, do not count. Neither does recomputation to save memory.
 """
 
 from math import prod
@@ -50,7 +49,7 @@ def _shard_bytes(tree: Any) -> int:
     )
 
 
-# What an encoder's head has beside its table.
+# The parameters of an encoder's head in addition to its table.
 _HEAD = ("head_transform", "head_norm", "scores_bias")
 
 
@@ -63,8 +62,8 @@ def model_flops_per_token(
         config: the architecture.
         vocab_size: the rows of the embedding table.
         length: the tokens of a row.
-        loss_positions: the most tokens of a row that bear loss, for which alone the head is needed; None:
-            all of them. Not read of a model with a head of fine-tuning.
+        loss_positions: the maximum number of tokens of a row with loss, which need the head; None: all.
+            Ignored for a model with a fine-tuning head.
     """
     shapes = parameter_shapes(build_model(config, vocab_size))
     if config.head:

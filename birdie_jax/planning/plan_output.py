@@ -13,19 +13,19 @@ from birdie_jax.planning.topology import Topology
 from hlo_analysis import HeavyOp, StepCosts
 
 _GIB = 2**30
-# Of a place in the JAX program the end, which names the layer and the operation.
+# The characters shown of the end of a place in the JAX program: the layer and the operation.
 _SHOWN_PLACE = 80
-# Of the step of birdie_1_4b, on two cores (docs/measurements/scale.md); other sizes take much the same.
+# For the step of birdie_1_4b on two cores (docs/measurements/scale.md); other sizes take about as long.
 _MINUTES_OF_PROGRAM = {"tpu": 1.2, "gpu": 0.5, "cpu": 0.3}
 
 
 def compiling_text(topology: Topology, programs: int, more: int) -> str:
-    """Return the line that says what will be compiled, and about how long that takes.
+    """Return the line that reports the programs to compile, and roughly how long that takes.
 
     Args:
-        topology: what is compiled for.
+        topology: the target of the compilation.
         programs: the number of steps to compile.
-        more: the largest number of steps that are compiled beside them.
+        more: the maximum number of further steps.
     """
     total = programs + more
     about = total * _MINUTES_OF_PROGRAM[topology.devices[0].platform]
@@ -35,12 +35,12 @@ def compiling_text(topology: Topology, programs: int, more: int) -> str:
 
 
 def plan_as_text(plan: RunPlan, largest: LargestBatch | None, price: float | None = None) -> str:
-    """Return everything that is known of one plan.
+    """Return a plan as text.
 
     Args:
         plan: the plan.
-        largest: the largest batch that fits, if there was a search.
-        price: what an hour of a device costs, in any currency.
+        largest: the largest batch that fits, after a search.
+        price: the price of a device hour, in any currency.
     """
     parts = [_head(plan), _memory(plan, largest)]
     if plan.costs is not None:
@@ -64,7 +64,7 @@ def _head(plan: RunPlan) -> str:
 
 
 def mesh_text(mesh_shape: dict[str, int]) -> str:
-    """Return a mesh as --compare takes it: the axes of more than one device."""
+    """Return a mesh in the form of --compare: the axes with more than one device."""
     return ",".join(f"{axis}={size}" for axis, size in mesh_shape.items() if size > 1) or "one device"
 
 
@@ -85,13 +85,13 @@ def _memory(plan: RunPlan, largest: LargestBatch | None) -> str:
     if largest is not None:
         how = "compiled, and the next larger one does not fit"
         if not largest.verified:
-            how = "by a line through two compiled batches; --largest_batch=verify compiles it"
+            how = "extrapolated from two compiled batches; --largest_batch=verify compiles it"
         lines.append(f"largest batch that fits: {largest.rows} rows ({how})")
     return "\n".join(lines)
 
 
 def _binary(size: int | float | None) -> str:
-    """Return bytes in the largest binary unit of which there is at least 1."""
+    """Return bytes in the largest binary unit that gives at least 1."""
     if size is None:
         return "unknown"
     units = [unit for unit in (("GiB", 2**30), ("MiB", 2**20)) if abs(size) >= unit[1]]
@@ -100,7 +100,7 @@ def _binary(size: int | float | None) -> str:
 
 
 def _decimal(amount: int | float, unit: str) -> str:
-    """Return an amount with the largest decimal prefix of which there is at least 1."""
+    """Return an amount with the largest decimal prefix that gives at least 1."""
     prefixes = [prefix for prefix in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if amount >= prefix[1]]
     name, size = prefixes[0] if prefixes else ("k", 1e3)
     return f"{amount / size:.2f} {name}{unit}"
@@ -114,7 +114,7 @@ def _work(plan: RunPlan, costs: StepCosts) -> str:
     rows = {
         "matrix products and kernels": _decimal(costs.flops.dot, "FLOP"),
         "all other arithmetic": _decimal(costs.flops.elementwise, "FLOP"),
-        "asked for by the model": _decimal(plan.model_flops / plan.devices, "FLOP"),
+        "required by the model": _decimal(plan.model_flops / plan.devices, "FLOP"),
         "moved between chip and main memory": _decimal(costs.traffic_bytes, "B"),
     }
     lines = [f"  {name:40} {amount:>12}" for name, amount in rows.items()]
@@ -156,7 +156,7 @@ def _bounds(plan: RunPlan, bounds: StepBounds) -> str:
 def _hours(plan: RunPlan, price: float | None) -> str:
     hours = plan.hours()
     if plan.num_steps is None or hours is None:
-        return "hours: not known, as the number of steps depends on the data"
+        return "hours: unknown, because the number of steps depends on the data"
     tokens = _decimal(plan.num_steps * plan.rows * plan.length, "").rstrip()
     lines = [f"hours of {plan.num_steps:,} steps, {tokens} tokens"]
     head = f"  {'':40} {'hours':>12} {'device hours':>14}"
@@ -183,12 +183,12 @@ def _heavy_ops(ops: Sequence[HeavyOp]) -> str:
 
 def _assumed_figures(chip: Chip | None) -> str:
     if chip is None:
-        return "no figures are assumed of a CPU, so there are no bounds"
+        return "no figures are assumed for a CPU, so there are no bounds"
     between = "between slices" if chip.grid_dimensions else "between hosts"
     links = "each link" if chip.grid_dimensions else "NVLink"
     return "\n".join(
         [
-            f"assumed of a {chip.title}: {chip.peak_flops / 1e12:g} TFLOP/s (bfloat16), "
+            f"assumed for a {chip.title}: {chip.peak_flops / 1e12:g} TFLOP/s (bfloat16), "
             f"{chip.memory_bytes / _GIB:.2f} GiB, {chip.memory_bandwidth / 1e9:g} GB/s, one way "
             f"{chip.link_bandwidth / 1e9:g} GB/s {links} and {chip.network_bandwidth / 1e9:g} GB/s "
             f"{between}",
@@ -198,7 +198,7 @@ def _assumed_figures(chip: Chip | None) -> str:
 
 
 def comparison_table(plans: Sequence[RunPlan]) -> str:
-    """Return a table of the plans of several meshes side by side."""
+    """Return a table that compares the plans of several meshes."""
     columns = ["mesh", "rows", "fits", "GiB", "TFLOP", "HBM GB", "sent GB"]
     columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "MFU in order"]
     columns += ["hours", "compile s"]
@@ -206,7 +206,7 @@ def comparison_table(plans: Sequence[RunPlan]) -> str:
 
 
 def search_row(one: Candidate) -> dict[str, Any]:
-    """Return what a search says of a step, by names of columns; None: it does not fit, or is not known."""
+    """Return the row of a step in a search, by column names; None: does not fit, or unknown."""
     plan, bounds = one.plan, one.plan.bounds if one.plan.fits else None
     return {
         "mesh": mesh_text(plan.mesh_shape),
@@ -222,7 +222,7 @@ def search_row(one: Candidate) -> dict[str, Any]:
 
 
 def decode_row(plan: DecodePlan, topology: Topology) -> dict[str, Any]:
-    """Return what is known of a step of decoding, by names of columns; None: it does not fit."""
+    """Return the row of a decoding step, by column names; None: it does not fit."""
     fits = plan.needed_bytes <= topology.known_chip.memory_bytes
     set_by = "products" if plan.compute_seconds > plan.memory_seconds else "memory"
     return {
@@ -240,7 +240,7 @@ def decode_row(plan: DecodePlan, topology: Topology) -> dict[str, Any]:
 
 
 def decode_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table of steps of decoding, a line for each number of rows."""
+    """Return a table of decoding steps, with a line for each number of rows."""
     return _as_table([list(rows[0]), *[[_cell(*item) for item in row.items()] for row in rows]])
 
 
@@ -296,11 +296,11 @@ def _table_row(plan: RunPlan) -> list[str]:
 def plan_as_json(
     plan: RunPlan, largest: LargestBatch | None = None, price: float | None = None
 ) -> dict[str, Any]:
-    """Return a plan as plain dictionaries; what is not known of a refused program is None.
+    """Return a plan as plain dictionaries; unknown values of a refused program are None.
 
     The keys are a public interface (docs/plan.md), and do not follow the names of fields.
 
-    FLOPs and bytes are those of one device in one step, tokens and `model_flops_per_step` of all devices.
+    FLOPs and bytes are per device and step; tokens and `model_flops_per_step` are for all devices.
     """
     costs, chip = plan.costs, plan.topology.chip
     result = {

@@ -1,4 +1,4 @@
-"""A plan: what a train step of a configuration asks of every device of a topology."""
+"""A plan: the memory, work and time of a train step on every device of a topology."""
 
 import os
 from collections import defaultdict
@@ -16,17 +16,17 @@ from hlo_analysis import Collective, OutOfMemory, StepCosts, Transfer, read_step
 
 
 class DeviceBytes(NamedTuple):
-    """The bytes that a step needs on one device; None = not known, for a program that was refused.
+    """The bytes that a step needs on one device; None: unknown, for a refused program.
 
     Attributes:
         parameters: the bytes of the model's parameters.
         optimizer: the bytes of the optimizer's state.
         other_state: the bytes of the bandit's state and of the step.
-        activations: the bytes that are kept for the backward pass.
-        temporaries: the bytes of everything else that lives only during the step, gradients included.
-        batch: the bytes of what the step reads beside the state, of results that reuse no argument's
-            memory, and of code.
-        total: the bytes of all of these; for a refused program what its compiler states.
+        activations: the bytes kept for the backward pass.
+        temporaries: the bytes of everything else that lives only during the step, including gradients.
+        batch: the bytes of the inputs other than the state, of results that reuse no argument's memory, and
+            of code.
+        total: the sum; for a refused program, the bytes that its compiler states.
         available: the bytes that a device has.
     """
 
@@ -50,9 +50,9 @@ class CollectiveTotal(NamedTuple):
         executions: the number of executions in a step.
         payload_bytes: the payload of one device in a step.
         sent_bytes: the bytes that one device sends in a step.
-        seconds: the seconds on links in a step; 0 where no figures of the chip are known.
-        exposed_seconds: those in which the device waits, in the order of the compiled program.
-        behind: where in the JAX program the instruction is that runs beside them the longest; "" for none.
+        seconds: the seconds on links in a step; 0 if the figures of the chip are unknown.
+        exposed_seconds: the seconds that the device waits, in the order of the compiled program.
+        behind: the place in the JAX program of the longest overlapping instruction; "" for none.
     """
 
     kind: str
@@ -68,23 +68,22 @@ class CollectiveTotal(NamedTuple):
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a step of a run asks of one device, and how fast it could be.
+    """The needs of a step on one device, and the bounds on its time.
 
     Attributes:
-        topology: the topology that the plan is made for.
+        topology: the topology of the plan.
         mesh_shape: the number of devices along each mesh axis.
         rows: the number of rows of the global batch.
         length: the number of tokens of a row.
         vocab_size: the number of rows of the embedding table.
-        bytes_per_device: the bytes of one device by what they hold.
+        bytes_per_device: the bytes of one device by content.
         costs: the costs of the compiled step; None if it was refused.
         collectives: the collectives added up by kind and axes.
-        model_flops: the FLOPs that the model needs for a step of all devices, however it is computed.
-        bounds: the lower bounds on the time of a step; None where the step was refused, or no figures of
-            the chip are known.
-        compile_seconds: the seconds that lowering and compiling took.
-        num_steps: the steps of the run; None where they are not known before its data are read, as of
-            epochs.
+        model_flops: the model FLOPs of a step on all devices, without recomputation.
+        bounds: the lower bounds on the time of a step; None if the step was refused, or the figures of the
+            chip are unknown.
+        compile_seconds: the time of lowering and compiling.
+        num_steps: the steps of the run; None if they are unknown before its data are read, as for epochs.
     """
 
     topology: Topology
@@ -116,13 +115,13 @@ class RunPlan:
         return self.mesh_shape["data"] * self.mesh_shape["fsdp"]
 
     def tokens_per_second(self, step_seconds: float) -> float:
-        """Return the tokens of rows, padding included, that all devices compute in a second."""
+        """Return the tokens of rows, including padding, that all devices compute per second."""
         return self.rows * self.length / step_seconds
 
     def hours(self) -> dict[str, float] | None:
-        """Return the hours of all steps at the bound, everything overlapped, and at half its speed.
+        """Return the hours of all steps at the bound with everything overlapped, and at half its speed.
 
-        They are None where the number of steps or the bound is not known.
+        Returns None if the number of steps or the bound is unknown.
         """
         if self.bounds is None or self.num_steps is None:
             return None
@@ -130,16 +129,16 @@ class RunPlan:
         return {"at the bound": bound, "at half its speed": 2 * bound}
 
     def mfu(self, step_seconds: float) -> float:
-        """Return the share of the chips' peak that the model's FLOPs take; 1 where they take more."""
+        """Return the share of the chips' peak that the model's FLOPs take, at most 1."""
         peak_flops = self.devices * self.topology.known_chip.peak_flops
         return min(1.0, self.model_flops / (step_seconds * peak_flops))
 
 
 def plan_run(run: ResolvedRun, topology: Topology) -> RunPlan:
-    """Compile the train step of a run on the devices of `topology` and return what it asks for.
+    """Compile the train step of a run for the devices of `topology` and return its plan.
 
     Raises:
-        UnknownTripCountError: the trip count of a loop of the step is unknown.
+        UnknownTripCountError: a loop of the step has an unknown trip count.
     """
     config, step = run.config, compile_step(run)
     mesh_shape = dict(step.mesh.shape)
@@ -204,7 +203,7 @@ def _available_bytes(topology: Topology) -> float:
 
 
 def _add_up(costs: StepCosts) -> list[CollectiveTotal]:
-    """Return the totals by kind, axes and size of the groups, the one that sends the most bytes first."""
+    """Return the totals by kind, axes and group size, those that send the most bytes first."""
     by_group: dict[tuple[str, str, int], list[Collective]] = defaultdict(list)
     for collective in costs.collectives:
         by_group[_group(collective)].append(collective)
@@ -231,7 +230,7 @@ def _group(collective: Collective) -> tuple[str, str, int]:
 
 
 def _longest(transfers: list[Transfer]) -> str:
-    """Return the place that runs the longest beside collectives; "" where nothing does."""
+    """Return the place that overlaps the longest with collectives; "" if none does."""
     seconds: dict[str, float] = defaultdict(float)
     for transfer in transfers:
         for place, meanwhile in transfer.behind.items():

@@ -1,16 +1,16 @@
-"""FLOPs of a pruned prefill of any recurrent model: those that Simba counts, and those that are executed.
+"""FLOPs of a pruned prefill of any recurrent model: as Simba counts them, and as executed.
 
-Two numbers of one row, and the rule by which they differ. With P the weights that a token is multiplied
-with in a layer, V x d the head's table and n_l the tokens that layer l reads,
+The two numbers of a row differ in their rules. Let P be the weights that a token is multiplied with in a
+layer, V x d the head's table and n_l the tokens that layer l reads. Then
 
     paper:    sum_l n_l (2 P + D) + 2 n_{L-1} V d,  n_l = T share_l, not rounded (`simba_flops`);
     executed: sum_l n_l 2 P + 2 k V d,              n_l = the static positions of the compiled program,
 
-D being the channels of Mamba's skip, once, and k the positions that go through the head: none in a prefill
-whose cache alone is wanted, one where a token is generated. The executed ones are those of the matrix
-products of the compiled program, exactly: `counted_flops` reads them from its text. (A matrix of one row,
-as that of Mamba's steps below 17 features, is no product to a compiler.) Neither counts
-convolutions, scans, norms, gates, the scoring of tokens and their gathering.
+D is the channels of Mamba's skip, once. k is the positions that go through the head: none in a prefill that
+only fills the cache, one if a token is generated. The executed FLOPs are exactly those of the matrix
+products of the compiled program: `counted_flops` reads them from its text. (A compiler does not treat a
+matrix of one row, as in Mamba's steps below 17 features, as a product.) Neither counts convolutions, scans,
+norms, gates, the scoring of tokens or their gathering.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.language_model import parameter_shapes
 from hlo_analysis import read_step_costs
 
-# Every product with a matrix is of an array of this name; that of a short convolution is elementwise.
+# Every matrix product uses an array of this name; that of a short convolution is elementwise.
 _MATRIX, _CONVOLUTION = "kernel", "convolution"
-# Of Mamba: what its input skips the recurrence by.
+# Mamba's skip of its input past the recurrence.
 _SKIP = "D"
 
 
 def layer_products(model: LanguageModel) -> int:
-    """Return the weights that a token is multiplied with in a layer, in matrices."""
+    """Return the matrix weights that a token is multiplied with in a layer."""
     return _sizes(model, lambda names: names[-1] == _MATRIX and _CONVOLUTION not in names)
 
 
@@ -52,8 +52,8 @@ def executed_flops(model: LanguageModel, lengths: Sequence[int], head_positions:
 
     Args:
         model: a model without attention.
-        lengths: the static positions of a row that each layer reads, as
-            `pruning.pruned_prefill.layer_lengths` gives them.
+        lengths: the static positions of a row that each layer reads, from
+            `pruning.pruned_prefill.layer_lengths`.
         head_positions: the positions that go through the head.
     """
     head = head_positions * model.vocab_size * model.config.features
@@ -61,10 +61,10 @@ def executed_flops(model: LanguageModel, lengths: Sequence[int], head_positions:
 
 
 def counted_flops(compiled: jax.stages.Compiled) -> float:
-    """Return the FLOPs of the matrix products of a compiled program of one device, all of its rows.
+    """Return the FLOPs of the matrix products of a compiled program of one device, for all its rows.
 
     Raises:
-        RuntimeError: the compiler gives no text of the program.
+        RuntimeError: the compiler returns no text of the program.
     """
     text = compiled.as_text()
     if text is None:
@@ -73,7 +73,7 @@ def counted_flops(compiled: jax.stages.Compiled) -> float:
 
 
 def _sizes(model: LanguageModel, counts: Callable[[list[str]], bool]) -> int:
-    """Return the numbers, a layer, of the parameters whose path of names `counts`."""
+    """Return the parameters per layer, over those whose path of names `counts` accepts."""
     blocks = parameter_shapes(model)["blocks"]
     total = sum(
         prod(leaf.shape)

@@ -1,7 +1,7 @@
-"""The choice of what blocks keep for the gradient, where `config.model.remat` is `auto`.
+"""The choice of `config.model.remat`, the arrays that blocks keep for the gradient, if it is `auto`.
 
-The choices are tried from the least computed again to the least kept; the first with which the run's own
-train step fits a device is taken. A resumed run keeps its choice: another one rounds differently.
+The choices are tried from the least recomputation to the least memory. The first with which the run's own
+train step fits a device is used. A resumed run keeps its choice, because another one rounds differently.
 """
 
 import json
@@ -23,10 +23,10 @@ from birdie_jax.storage.workdir import Workdir
 from hlo_analysis import OutOfMemory
 
 _GIB = 2**30
-# Of a device's memory, which a program of JAX shares with what the runtime takes for itself.
+# The share of a device's memory that a JAX program can use; the runtime uses the rest.
 _USABLE = 0.95
 
-# Nothing is compiled for it.
+# Chosen without compiling.
 _ON_CPU = ("none", "a CPU has the memory of the machine")
 
 Bytes = int | float
@@ -37,12 +37,12 @@ Try = Callable[[ResolvedRun], tuple[Bytes, Bytes]]
 def choose_level(
     run: ResolvedRun, try_step: Try, agree: Callable[[str, bool], bool] = lambda _, fits: fits
 ) -> tuple[str, str]:
-    """Return the first choice whose step fits, or the last one, and what was tried, in words.
+    """Return the first choice whose step fits, or the last one, and a text about the attempts.
 
     Args:
         run: the run.
         try_step: compiles the step of a choice.
-        agree: (choice, whether it fits) -> the answer that every process of the run goes by.
+        agree: (choice, whether it fits) -> the answer for every process of the run.
     """
     tried = []
     for level in CHOICES:
@@ -54,7 +54,7 @@ def choose_level(
 
 
 def plan_chosen(run: ResolvedRun, topology: Topology) -> tuple[ResolvedRun, RunPlan]:
-    """Return the run with its choice made for a topology, if it leaves one, and its plan."""
+    """Return the run with its choice made for a topology, if it is open, and its plan."""
     if run.config.model.remat != AUTO:
         return run, plan_run(run, topology)
     plans: dict[str, RunPlan] = {}
@@ -74,23 +74,23 @@ def plan_chosen(run: ResolvedRun, topology: Topology) -> tuple[ResolvedRun, RunP
 def keep_remat(
     runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes
 ) -> tuple[ResolvedRun, ...]:
-    """Return runs of one model on attached devices with the choice of the workdir, which is made once.
+    """Return runs of one model on attached devices with the workdir's choice, which is made once.
 
-    On a CPU everything is kept: its devices share the memory of the machine, and nothing is compiled.
+    On a CPU blocks keep everything, without compiling: its devices share the memory of the machine.
 
     Args:
         runs: the run of each stage, or the one of pre-training.
         workdir: the folder of the run; the choice is in its `remat.json`.
-        processes: all processes of the run, which take the choice of the first.
+        processes: all processes of the run, which use the choice of the first.
 
     Raises:
-        ConfigError: the record holds no level.
+        ConfigError: the record has no valid level.
     """
     if runs[0].config.model.remat != AUTO:
         return tuple(runs)
     record = json.loads(processes.broadcast_from_first("remat", lambda: _read(workdir)))
     if not record:
-        # With the most positions a batch.
+        # The run with the most positions per batch.
         largest = max(runs, key=lambda run: run.config.batching.rows * run.config.batching.length)
         level, tried = _choose_on_devices(largest, processes)
         record = {"remat": level, "tried": tried}
@@ -108,7 +108,7 @@ def _read(workdir: Workdir) -> str:
 
 
 def _choose_on_devices(run: ResolvedRun, processes: Processes) -> tuple[str, str]:
-    """Return the choice and what was tried; called by every process, since a GPU's compilers confer."""
+    """Return the choice and the attempts; call it in every process, because GPU compilers communicate."""
     if run.mesh.devices.flat[0].platform == "cpu":
         return _ON_CPU
 

@@ -1,19 +1,20 @@
-"""The FLOPs that Simba counts (Song et al. 2025), by which all figures of its tables 1, 2, 4 and 5 are had.
+"""The FLOPs that Simba counts (Song et al. 2025); reproduces its tables 1, 2, 4 and 5.
 
-The paper prints figures and no formula. These count one forward pass of a row of 2,048 tokens: twice
-every product with a weight, once that with D, and the head on what the last layer reads; neither
-convolution, scan, norms and gates nor the scoring of tokens. Without the product with D one of 23 figures
-of Mamba and Simba is another in its last digit; Pythia's ten want the two additions to the residual stream,
-and its own vocabulary.
-Table 4 is in 1e12 FLOPs, tables 1, 2 and 5 in 2^40, though all are headed 1e12.
+The paper prints figures and no formula. This module counts one forward pass of a row of 2,048 tokens: twice
+every product with a weight, once the product with D, and the head on the tokens that the last layer reads.
+It does not count convolution, scan, norms, gates or the scoring of tokens. Without the product with D, one
+of 23 figures of Mamba and Simba differs in its last digit. Pythia's ten figures require the two additions
+to the residual stream, and its own vocabulary.
+
+Table 4 is in 1e12 FLOPs, tables 1, 2 and 5 in 2^40, although all headings say 1e12.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-# The paper says that they are of a forward and a backward pass; its digits are those of a forward pass
-# of one row, without embeddings and head, an FFT of 2 L tokens counted as 5 times 2 L log2(2 L).
+# The BiGS paper states a forward and a backward pass. Its digits are those of a forward pass of one row,
+# without embeddings and head, with an FFT of 2 L tokens counted as 5 times 2 L log2(2 L).
 
 
 def bigs_forward_flops(layers: int, features: int, length: int) -> float:
@@ -47,7 +48,7 @@ LENGTH = 2048
 
 @dataclass(frozen=True)
 class MambaSize:
-    """A Mamba-1 model, of an inner width of twice its features.
+    """A Mamba-1 model with an inner width of twice its features.
 
     Attributes:
         layers: the number of blocks.
@@ -91,12 +92,12 @@ PYTHIA_SIZES = {
 
 
 def mamba_flops(size: MambaSize, shares: Sequence[float]) -> float:
-    """Return the FLOPs of a row, of which a share enters each layer.
+    """Return the FLOPs of a row, for the share of tokens that each layer reads.
 
     Args:
         size: the model.
-        shares: the share of the row's tokens that each layer reads, as `pruning.schedule` gives it; all of
-            them 1 for the dense model. Shares of a token are counted too.
+        shares: the share of the row's tokens that each layer reads, from `pruning.schedule`; all 1 for the
+            dense model. Fractions of a token count too.
     """
     tokens = [LENGTH * share for share in shares]
     head = tokens[-1] * VOCABULARY * size.features
@@ -105,7 +106,7 @@ def mamba_flops(size: MambaSize, shares: Sequence[float]) -> float:
 
 
 def pythia_flops(layers: int, features: int) -> float:
-    """Return the FLOPs of a row through a model of Pythia's form, with the whole square of attention."""
+    """Return the FLOPs of a row through a model like Pythia, with the full square of attention."""
     maps = LENGTH * (12 * features**2 * layers + PYTHIA_VOCABULARY * features)
     residuals = 2.0 * LENGTH * features * layers
     return 2.0 * maps + 4.0 * LENGTH**2 * features * layers + residuals

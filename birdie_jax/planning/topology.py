@@ -1,8 +1,7 @@
-"""The machine that a plan is made for: its compiler, and its devices, which need not be there.
+"""The machine of a plan: its compiler, and its devices, which may be absent.
 
-Compilers for TPUs and GPUs are kept out of the program's environment: with libtpu in it, JAX looks for a
-TPU at every start, and with a CUDA plugin for a GPU. A folder of their own is added to the path when a
-plan needs it.
+The environment does not include the compilers for TPUs and GPUs: with libtpu installed, JAX looks for a TPU
+at every start, and with a CUDA plugin for a GPU. A plan adds their own folder to the path when it needs it.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from birdie_jax.engine.mesh import Device
 from birdie_jax.errors import ConfigError, MissingCompilerError, shown
 from birdie_jax.storage.cache_folder import cache_folder
 
-# Without these libtpu asks the metadata server of the cloud, and warns that there is none.
+# Without these, libtpu queries the cloud's metadata server and warns that it does not answer.
 _WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -36,19 +35,19 @@ _TPU_PACKAGE = "libtpu==0.0.51"
 
 
 def compilers_folder() -> Path:
-    """Return the folder that the command in the messages installs compilers into.
+    """Return the folder where the command in the messages installs compilers.
 
     Raises:
-        ConfigError: there is no folder for caches.
+        ConfigError: no folder for caches exists.
     """
     return cache_folder() / f"plan_compilers_jax_{jax.__version__}"
 
 
 def find_tpu_compiler() -> None:
-    """Make `libtpu` importable, and keep it from looking for a TPU.
+    """Make `libtpu` importable, and prevent it from looking for a TPU.
 
     Raises:
-        MissingCompilerError: libtpu is not found.
+        MissingCompilerError: libtpu is not installed.
     """
     for name, value in _WITHOUT_TPU.items():
         os.environ.setdefault(name, value)
@@ -59,7 +58,7 @@ def find_gpu_compiler() -> None:
     """Make the CUDA plugin of this JAX importable.
 
     Raises:
-        MissingCompilerError: the plugin is not found, or is of another version.
+        MissingCompilerError: the plugin is not installed, or has another version.
     """
     version = jax.__version__
     packages = f"jax-cuda13-pjrt=={version} jax-cuda13-plugin=={version} nvidia-cuda-nvcc nvidia-nvvm"
@@ -75,13 +74,13 @@ def _find(module: str, machines: str, packages: str) -> None:
         if folder and Path(folder).is_dir() and folder not in sys.path:
             found = _folders_of_other_versions([folder])
             mismatched += found
-            # JAX loads every plugin that it sees, and one of another version ends the process.
+            # JAX loads every plugin on the path, and one of another version ends the process.
             if not found:
                 sys.path.append(folder)
                 importlib.invalidate_caches()
     if mismatched:
         raise MissingCompilerError(
-            f"the compilers in {' and '.join(mismatched)} are of another version than this JAX "
+            f"the compilers in {' and '.join(mismatched)} are for another version of JAX than this "
             f"{jax.__version__}; {_install_command(packages)}"
         )
     if not _is_importable(module):
@@ -93,7 +92,7 @@ def _find(module: str, machines: str, packages: str) -> None:
 
 
 def _folders_of_other_versions(folders: Iterable[str]) -> list[str]:
-    """Return those folders that have a CUDA plugin for another version of JAX."""
+    """Return the folders that have a CUDA plugin for another version of JAX."""
     found = []
     for folder in folders:
         for info in Path(folder).glob("jax_cuda*_plugin-*.dist-info"):
@@ -120,10 +119,10 @@ def _pip(packages: Sequence[str]) -> list[str]:
 
 
 def install_compiler(packages: Sequence[str]) -> None:
-    """Download packages with pip, which says how large they are, into `compilers_folder`.
+    """Download packages with pip, which prints their sizes, into `compilers_folder`.
 
     Raises:
-        MissingCompilerError: pip could not.
+        MissingCompilerError: pip failed.
     """
     command = _pip(packages)
     if subprocess.run(command, check=False).returncode:
@@ -133,11 +132,11 @@ def install_compiler(packages: Sequence[str]) -> None:
 ALLOWED = (
     "v4:4x4x4 and v5p:4x4x4 (chips along three dimensions), v5e:16x16 and v6e:16x16 (along two), each with "
     "',slices=2' for slices joined by a network; h200:2x8 and h100:2x8 (hosts and GPUs of each); cpu and "
-    "cpu:8 (devices of this machine); v5p-128, as Google Cloud names a slice"
+    "cpu:8 (devices of this machine); a Google Cloud slice name such as v5p-128"
 )
-# Both cores of a chip are one device, as JAX has them on Cloud TPUs.
+# Both cores of a chip are one device, as in JAX on Cloud TPUs.
 _CHIP_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
-# What XLA asks of a device, from the properties that the CUDA driver reports of an H200. An H100 has
+# The device properties that XLA requires, as the CUDA driver reports them for an H200. An H100 has
 # the same multiprocessors.
 _GPU_TARGET = """
 gpu_device_info {{
@@ -155,7 +154,7 @@ _GPU_MEMORY = {"h100": 85_000_000_000, "h200": 150_000_000_000}
 
 
 def gpu_target(name: str) -> str:
-    """Return what XLA asks of a GPU that is not there, by its key in `CHIPS`."""
+    """Return the device properties that XLA requires of an absent GPU, by its key in `CHIPS`."""
     chip = CHIPS[name]
     return _GPU_TARGET.format(
         bandwidth=int(chip.memory_bandwidth), memory=_GPU_MEMORY[name], title=chip.title
@@ -171,8 +170,8 @@ class DeviceLocation(NamedTuple):
     """The location of a device.
 
     Attributes:
-        domain: the number of the slice or host; within it, devices are joined by links.
-        coordinates: the coordinates in the grid of the links; empty where there is no grid.
+        domain: the number of the slice or host; links join the devices within it.
+        coordinates: the coordinates in the grid of links; empty without a grid.
     """
 
     domain: int
@@ -184,9 +183,9 @@ class Topology(NamedTuple):
 
     Attributes:
         name: the name of the topology, as in --topology.
-        chip: the figures of a device; None for the CPU, of which none are assumed.
+        chip: the figures of a device; None for the CPU, which has none.
         devices: the devices of JAX.
-        shape: the extents of the grid of links of a slice; empty where there is no grid.
+        shape: the extents of the grid of links of a slice; empty without a grid.
     """
 
     name: str
@@ -199,15 +198,15 @@ class Topology(NamedTuple):
         """The figures of a device.
 
         Raises:
-            ValueError: none are assumed of this topology's devices.
+            ValueError: the figures of this topology's devices are unknown.
         """
         if self.chip is None:
-            raise ValueError(f"topology {self.name}: no figures of its devices are assumed")
+            raise ValueError(f"topology {self.name}: the figures of its devices are unknown")
         return self.chip
 
     @property
     def slices(self) -> int:
-        """The number of slices of a TPU; 1 where there are none."""
+        """The number of slices of a TPU; 1 for other devices."""
         return len({self.location(device).domain for device in self.devices}) if self.shape else 1
 
     def location(self, device: Device) -> DeviceLocation:
@@ -227,11 +226,11 @@ def make_topology(name: str, log: Callable[[str], None] | None = None) -> Topolo
 
     Args:
         name: the name.
-        log: takes a line that says that a missing compiler is downloaded; None: it is not.
+        log: receives a line about the download of a missing compiler; None: does not download.
 
     Raises:
-        ConfigError: there is no such topology; the message has the allowed ones.
-        MissingCompilerError: the compiler for it is not installed; the message has the command for it.
+        ConfigError: the topology is unknown; the message lists the allowed ones.
+        MissingCompilerError: its compiler is not installed; the message has the install command.
     """
     try:
         return _make_topology(name)
@@ -245,7 +244,7 @@ def make_topology(name: str, log: Callable[[str], None] | None = None) -> Topolo
 
 
 def attached_topology(devices: Sequence[Device]) -> Topology:
-    """Return the topology of attached devices, without figures where none of their chip are known."""
+    """Return the topology of attached devices, without figures if those of their chip are unknown."""
     chip = chip_of(devices[0].device_kind)
     shape: tuple[int, ...] = ()
     if chip is not None and not chip.is_gpu:
@@ -275,19 +274,19 @@ def _make_topology(name):
     return Topology(name, CHIPS[chip], tuple(found.devices), extents)
 
 
-# By https://cloud.google.com/tpu/docs: a name counts the cores of v4 and v5p, two a chip, and the chips of
-# the others.
+# See https://cloud.google.com/tpu/docs: a name counts the cores of v4 and v5p, two per chip, and the chips
+# of the others.
 _ACCELERATOR_TYPES = {"v4": ("v4", 2), "v5p": ("v5p", 2), "v5litepod": ("v5e", 1), "v6e": ("v6e", 1)}
 
 
 def _with_shape(name: str) -> str:
-    """Return "v5p:4x4x4" for "v5p-128", as Google Cloud names a slice, and any other name as it is.
+    """Return "v5p:4x4x4" for "v5p-128", Google Cloud's name of a slice, and any other name unchanged.
 
-    The slice has its default shape: extents that are powers of two, as equal as they can be, the smallest
-    first, but 1 last.
+    The slice has its default shape: extents are powers of two, as equal as possible, the smallest first,
+    but 1 last.
 
     Raises:
-        ConfigError: the number of chips is no power of two.
+        ConfigError: the number of chips is not a power of two.
     """
     found = re.fullmatch(r"([a-z0-9]+)-(\d+)(,slices=\d+)?", name, re.ASCII)
     if found is None or found[1] not in _ACCELERATOR_TYPES or len(found[2]) > _MAX_DIGITS:
@@ -295,7 +294,7 @@ def _with_shape(name: str) -> str:
     chip, parts = _ACCELERATOR_TYPES[found[1]]
     chips, rest = divmod(int(found[2]), parts)
     if rest or chips.bit_count() != 1:
-        raise _refusal(name, "only a power of two of chips has a shape by default")
+        raise _refusal(name, "only a power of two of chips has a default shape")
     dimensions = CHIPS[chip].grid_dimensions
     doublings, more = divmod(chips.bit_length() - 1, dimensions)
     extents = [2 ** (doublings + (number >= dimensions - more)) for number in range(dimensions)]
@@ -318,7 +317,7 @@ def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
     dimensions = (0, 1) if known is None else (known.grid_dimensions or 2,)
     if len(extents) not in dimensions:
         wanted = " or ".join(map(str, dimensions))
-        raise _refusal(name, f"its shape has {len(extents)} dimensions in place of {wanted}")
+        raise _refusal(name, f"its shape has {len(extents)} dimensions instead of {wanted}")
     if slices and (known is None or known.is_gpu):
         raise _refusal(name, f"{chip} has no slices")
     if known is not None:
@@ -338,7 +337,7 @@ def _refusal(name: str, reason: str = "") -> ConfigError:
 
 def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Device]:
     if extents:
-        # JAX refuses this once it has its devices.
+        # JAX refuses this after it has created its devices.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", prod(extents))
     devices = jax.devices("cpu")
@@ -346,6 +345,6 @@ def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Device]:
     if len(devices) < wanted:
         raise ConfigError(
             f"--topology: found {name!r}, and this process has {len(devices)} CPU devices; "
-            "allowed: as many, before anything else has asked JAX for its devices"
+            "allowed: at most as many, because JAX has already created its devices"
         )
     return devices[:wanted]

@@ -139,7 +139,7 @@ def test_hours_and_their_price(plan):
     assert bound == [f"{hours:,.2f}", f"{4 * hours:,.1f}", f"{10 * hours:,.2f}"]
     assert half == [f"{2 * hours:,.2f}", f"{8 * hours:,.1f}", f"{20 * hours:,.2f}"]
     assert "price" not in plan_as_text(plan, None)
-    assert "hours: not known" in plan_as_text(dataclasses.replace(plan, num_steps=None), None)
+    assert "hours: unknown" in plan_as_text(dataclasses.replace(plan, num_steps=None), None)
     assert plan_as_json(dataclasses.replace(plan, num_steps=None))["hours"] is None
 
 

@@ -19,17 +19,17 @@ from birdie_jax.planning.topology import (
 
 REFUSED = {
     "v9:2x2": "chip 'v9' is unknown",
-    "v5p:4x4": "2 dimensions in place of 3",
-    "v5p": "0 dimensions in place of 3",
-    "v5e:4x4x4": "3 dimensions in place of 2",
+    "v5p:4x4": "2 dimensions instead of 3",
+    "v5p": "0 dimensions instead of 3",
+    "v5e:4x4x4": "3 dimensions instead of 2",
     "v5e:0x4": "an extent is 0",
     "v5e:32x32": "a slice has at most 256 of them, not 1024",
     "h200:2x9": "a host has at most 8 of them, not 9",
     "h200:2x8,slices=2": "h200 has no slices",
-    "cpu:2x2": "2 dimensions in place of 0 or 1",
+    "cpu:2x2": "2 dimensions instead of 0 or 1",
     "v5e:4x4,slices=0": "an extent is 0",
-    "v5p-7": "only a power of two of chips has a shape by default",
-    "v5p-6144": "only a power of two of chips has a shape by default",
+    "v5p-7": "only a power of two of chips has a default shape",
+    "v5p-6144": "only a power of two of chips has a default shape",
     "v5litepod-512": "a slice has at most 256 of them, not 512",
     "v9-8": "chip",
 }
