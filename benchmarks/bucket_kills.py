@@ -1,17 +1,17 @@
-"""Runs in a bucket that are killed at random instants, and end like the run on a disk.
+"""Kills runs in a bucket at random instants, and compares their results with a run on a disk.
 
     JAX_PLATFORMS=cpu python -m benchmarks.bucket_kills --output=kills.jsonl [--kills=100] [--seed=0]
 
-Workdir and text are `gs://` URLs of a server on loopback; a proxy before it knows every request. A run is
-started and killed by SIGKILL up to --kills_a_run times, each time at a moment drawn uniformly from an
-undisturbed run: while it starts, compiles, trains, saves or ends. The moment is one of the process's CPU
-time, since a machine that others use too takes longer at times, and some tenths of a second more, for the
-waits that cost no CPU time. Then the run is left to end, and its checkpoint, bit for bit, and its metrics,
-but for clocks, are compared with those of the run on a disk. No request may be about an object outside of
-the run and its text. Every other run reads its text record by record, without copying the shards first.
+Workdir and text are `gs://` URLs of a server on loopback; a proxy in front of it records every request. A
+run is started and killed by SIGKILL up to --kills_a_run times, each time at a moment drawn uniformly from
+an undisturbed run: while it starts, compiles, trains, saves or ends. The moment is in CPU time of the
+process, because a shared machine is slower at times, plus some tenths of a second for waits without CPU
+time. Then the run ends undisturbed. Its checkpoint must equal that of the run on a disk bit for bit, and
+its metrics must be equal except for clocks. No request may be about an object outside of the run and its
+text. Every other run reads its text record by record, without copying the shards first.
 
-Each run is a line of --output; started again, the command goes on after the runs that are there. It ends
-with status 1 if a run differs.
+Each run is a line of --output. A restarted command continues after the recorded runs. It ends with status 1
+if a run differs.
 """
 
 import collections

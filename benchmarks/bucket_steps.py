@@ -1,16 +1,17 @@
-"""How much longer a train step takes when the workdir is in a bucket.
+"""Measures how much longer a train step takes with the workdir in a bucket.
 
     JAX_PLATFORMS=cpu python -m benchmarks.bucket_steps [--rounds=3] [--steps=600] [--delay=0.05]
 
-A round is a run on a disk and one with a `gs://` workdir, first one and then the other, in turns. The
-cadences are the defaults: a line of metrics every 10 steps, a checkpoint every 500, the lease every 10
-seconds, metrics every 30, TensorBoard every 120. Training has --train_core for itself, the store's server
---server_core, as a store far away would not compute here; a proxy passes each request on --delay seconds
-late. What is compared is the mean duration of a step from the second line of metrics on, checkpoints
-included, compilation not, and the median of the lines, of which a few slow ones are no part.
+A round is a run on a disk and a run with a `gs://` workdir; the order alternates. The cadences are the
+defaults: a line of metrics every 10 steps, a checkpoint every 500, the lease every 10 seconds, metrics
+every 30, TensorBoard every 120. Training has its own core, --train_core, and the store's server
+--server_core, because a remote store would not compute here. A proxy delays each request by --delay
+seconds.
 
-Printed are both of each round, their ratios, the mean ratios and their standard errors; to know what the
-machine alone makes of them, also the ratios of runs on the disk that followed each other.
+The benchmark compares the mean duration of a step from the second line of metrics on, including checkpoints
+but not compilation, and the median over lines, which excludes a few slow ones. It prints both for each
+round, their ratios, the mean ratios and their standard errors. To show the effect of the machine alone, it
+also prints the ratios of consecutive runs on the disk.
 """
 
 import contextlib

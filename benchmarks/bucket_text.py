@@ -1,10 +1,10 @@
-"""How long batches wait for text: on a disk, in a slow bucket, and in copies of a bucket's shards.
+"""Measures how long batches wait for text: on a disk, in a slow bucket, and in copies of a bucket's shards.
 
     python -m benchmarks.bucket_text [--seconds=0.05] [--rows=32] [--length=2048] [--batches=20]
 
-Prints for each the seconds until the first batch, and the mean and the longest wait for each of the next,
-while a training step of --step_seconds goes on. The bucket is a server on loopback behind a proxy that
-passes each request on late.
+For each, prints the seconds until the first batch, and the mean and the longest wait for each next batch
+during a training step of --step_seconds. The bucket is a server on loopback behind a proxy that delays each
+request.
 """
 
 import contextlib

@@ -37,7 +37,7 @@ class CompiledKernel(NamedTuple):
 
 
 def abstract_arrays() -> Callable[..., jax.ShapeDtypeStruct]:
-    """Return the function (shape, dtype) -> array of an H200, of which there is none here."""
+    """Return the function (shape, dtype) -> abstract array on an absent H200."""
     topology = topologies.get_topology_desc(
         "1x1x1", "cuda", target_config=gpu_target("h200"), topology="1x1x1"
     )
@@ -116,5 +116,5 @@ def copy_bandwidth() -> float:
 
 
 def is_here() -> bool:
-    """Tell whether this machine has an NVIDIA GPU."""
+    """Return whether this machine has an NVIDIA GPU."""
     return Path("/dev/nvidiactl").exists()

@@ -1,7 +1,7 @@
-"""The FLOPs of BiGS and BERT by length, beside the paper's table 8: `python -m benchmarks.published_flops`.
+"""The FLOPs of BiGS and BERT by length, and the paper's table 8: `python -m benchmarks.published_flops`.
 
-The published figures are of "Pretraining Without Attention", appendix A.4. What they count is told in
-`birdie_jax.planning.simba_flops`.
+The published figures are from "Pretraining Without Attention", appendix A.4.
+`birdie_jax.planning.simba_flops` documents what they count.
 """
 
 from birdie_jax.planning.simba_flops import bert_forward_flops, bigs_forward_flops

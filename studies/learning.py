@@ -66,7 +66,7 @@ class Task:
     state: int = 256
 
     def learned(self, loss: float, accuracy: float) -> bool:
-        """Tell whether the last steps' mean loss (nats) and accuracy are good enough."""
+        """Return whether the last steps' mean loss (nats) and accuracy are good enough."""
         return loss < 0.05 if self.name == "overfit" else accuracy > 0.95
 
 

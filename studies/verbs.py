@@ -71,13 +71,13 @@ class Clock:
     """The wall-clock seconds of the stages of a run, over all attempts, kept in a file."""
 
     def __init__(self, file: Path):
-        """Go on with what `file` holds."""
+        """Continue from the seconds in `file`, if it exists."""
         self._file = file
         self.seconds: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time until the end of the block, also if it fails."""
+        """Count the time until the end of the block, even if it fails."""
         begin, before = time.monotonic(), self.seconds.get(name, 0.0)
         self._file.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -87,7 +87,7 @@ def _with_changes(changes: Mapping[str, str | None]) -> dict[str, str]:
     """Return the environment of commands: this process's with changes, and by default quick compilation."""
     quick = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_FLAGS}".strip()
     changed = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": quick, **changes}
-    # It tells which test runs.
+    # It names the running test.
     changed.pop("PYTEST_CURRENT_TEST", None)
     return {name: value for name, value in changed.items() if value is not None}
 

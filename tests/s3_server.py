@@ -15,7 +15,7 @@ SECRET = "s3cretvalue0"
 
 
 def s3_environment(host: str) -> dict[str, str]:
-    """Return the variables by which s3fs finds a server, with credentials that it takes."""
+    """Return the variables that point s3fs to a server, with valid credentials."""
     return {
         "AWS_ENDPOINT_URL": f"http://{host}",
         "AWS_ACCESS_KEY_ID": "birdie",
@@ -28,17 +28,17 @@ def s3_environment(host: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def run_s3_server(packages: str, folder: Path) -> Iterator[str]:
-    """Start a server that keeps its objects in memory, with one empty bucket; give its host and port.
+    """Start a server that keeps its objects in memory, with one empty bucket; yield its host and port.
 
     Args:
         packages: the folder of the server's packages.
-        folder: where its log is written.
+        folder: the folder for its log.
     """
     port = free_port()
     with (folder / "s3_server.log").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-            # What it needs and .venv has as well comes from .venv.
+            # Packages that .venv also has come from .venv.
             env=os.environ | {"PYTHONPATH": packages},
             cwd=folder,
             stdout=output,

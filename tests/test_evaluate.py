@@ -194,7 +194,7 @@ def test_two_processes_find_what_one_finds(folder, asked, tmp_path):
     ]
     outputs = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    # The first alone tells; what joins them prints a line of its own.
+    # Only the first process prints; JAX prints its own line when they connect.
     assert "mine" in outputs[0][0]
     assert "mine" not in outputs[1][0]
     (one, _), (two,) = (

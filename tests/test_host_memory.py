@@ -1,4 +1,4 @@
-"""Freed memory is kept where programs run on CPUs, and nowhere else."""
+"""The process keeps freed memory if programs run on CPUs, and nowhere else."""
 
 import ast
 import platform
@@ -11,7 +11,7 @@ import pytest
 from birdie_jax import host_memory
 from birdie_jax.host_memory import keep_freed_memory
 
-# A thread asks for 64 MB and frees them, ten times; printed are the pages that the last nine times touched.
+# A thread allocates 64 MB and frees them, ten times; prints the pages touched by the last nine times.
 _PROGRAM = """
 import resource, sys, threading
 if sys.argv[1] == "keep":
@@ -36,7 +36,7 @@ USERS = ("MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What is asked of glibc."""
+    """The calls to glibc."""
     made = []
 
     class Library:

@@ -219,7 +219,7 @@ def _passed_over(examples: RecordedExamples) -> str:
     refused = examples.refused if isinstance(examples, PartialExamples) else ()
     if not refused:
         return ""
-    return f"; skipped {len(refused):,} bad records, the first: {refused[0]}"
+    return f"; skipped: {len(refused):,} records, the first: {refused[0]}"
 
 
 def _names(examples: RecordedExamples, lengths: np.ndarray, numbers: Sequence[int], of_all: int) -> str:

@@ -1,6 +1,6 @@
-"""The pilot of a cell: short trainings, of which the lowest held-out loss of masked LM decides on its runs.
+"""The pilot of a cell: short trainings; the lowest held-out loss of masked LM decides its settings.
 
-What the transfer tasks say has no part in it.
+The transfer tasks have no part in the choice.
 """
 
 import math
@@ -87,12 +87,12 @@ def settings_of(study: EncoderStudy, model: str, log: Path) -> Settings:
 
 
 def is_pilot_done(study: EncoderStudy, model: str) -> bool:
-    """Tell whether a cell needs no pilot, or no training of it."""
+    """Return whether a cell needs no pilot, or no further training for it."""
     return not _not_tried(study, model)
 
 
 def read_pilot(study: EncoderStudy, model: str) -> list[dict[str, Any]]:
-    """Return what a cell's pilot tried, with the held-out loss of each; nothing where it is not done.
+    """Return the settings that a cell's pilot tried, with the held-out loss of each; empty without a pilot.
 
     Raises:
         StudyError: the file is damaged or of another format.
@@ -111,7 +111,7 @@ def _settings(found: Mapping[str, Any]) -> Settings:
 
 
 def _not_tried(study: EncoderStudy, model: str) -> list[Settings]:
-    """Return what the scale asks of a pilot and its file lacks; what else it tells was tried as well."""
+    """Return the settings that the scale's pilot requires and its file lacks."""
     pilot = study.scale.pilot
     if pilot is None:
         return []

@@ -40,13 +40,13 @@ class InitialDeviations(NamedTuple):
 
 @dataclass(frozen=True)
 class Pilot:
-    """Short trainings of each cell, of which the lowest held-out loss of masked LM decides how it is run.
+    """Short trainings of each cell; the lowest held-out loss of masked LM decides its settings.
 
     Attributes:
-        learning_rates: the rates that are tried.
-        deviations: the initial deviations that are tried with each.
-        steps: the steps of each; warm-up has as many as in the runs.
-        seed: their seed, which no run has.
+        learning_rates: the rates to try.
+        deviations: the initial deviations to try with each rate.
+        steps: the steps of each; warm-up has the same number as in the runs.
+        seed: their seed, which no run uses.
     """
 
     learning_rates: tuple[float, ...]
@@ -64,18 +64,18 @@ class Scale:
 
     Attributes:
         name: the name.
-        layers: the gated layers; stacked models have one more, which gives about the same parameters.
+        layers: the gated layers; stacked models have one more, for about the same number of parameters.
         features: the width.
         pieces: the pieces of the tokenizer.
         rows: the rows of a batch of pre-training.
         steps: the steps of pre-training.
-        learning_rate: the largest rate of pre-training where no pilot decides.
-        deviations: the initial deviations likewise.
-        pilot: what decides on both for each cell, if anything does.
-        validation_fraction: the share of documents that are held out.
-        training_samples: the most samples that a task is learned from.
-        validation_samples: the most samples that a rate is chosen by.
-        test_samples: the most samples that a task is measured on.
+        learning_rate: the peak rate of pre-training without a pilot.
+        deviations: the initial deviations without a pilot.
+        pilot: the pilot that chooses both for each cell, if any.
+        validation_fraction: the share of held-out documents.
+        training_samples: the maximum number of training samples of a task.
+        validation_samples: the maximum number of samples for the choice of a rate.
+        test_samples: the maximum number of test samples of a task.
         agreement_questions: the sentences of the test of agreement.
         tuning_rates: the learning rates of fine-tuning, from which the first seed of a cell chooses.
         tuning_rows: the rows of its batches, in which samples are packed.

@@ -69,11 +69,11 @@ class TransferTask(NamedTuple):
 
     Attributes:
         classes: the names of its classes.
-        give: (documents, words, rng) -> records in an order that is drawn, without end or until the
-            documents give no more.
-        groups: the names of the fields with integers by which scores are broken down.
-        of_pairs: whether records are made of the documents of all splits together, since what they relate
-            stands in two; the field `PAIR` numbers what has to come into one split.
+        give: (documents, words, rng) -> records in a drawn order, endless or until the documents are used
+            up.
+        groups: the names of the integer fields that group the scores.
+        of_pairs: whether records come from the documents of all splits together, because a record relates
+            two documents; records with the same `PAIR` belong to one split.
     """
 
     classes: tuple[str, ...]

@@ -18,17 +18,17 @@ _SHARE = 0.5
 _CHARACTERS = (20, 200)
 _MAX_LINES = 2
 _NEAR = 5
-# Words in more of the verses than this tell nothing about where to look.
+# Ignore words that occur in more verses than this.
 _MAX_VERSES_OF_A_WORD = 2000
 
 
 class VersePair(NamedTuple):
-    """A quotation, and where it stands in the other translation.
+    """A quotation, and its verse in the other translation.
 
     Attributes:
-        quotation: the verse as it was quoted.
+        quotation: the verse as quoted.
         translation: the verse in the other translation.
-        neighbours: the lines near it there, of which none is part of it.
+        neighbours: lines near the translated verse, without the verse itself.
     """
 
     quotation: str
@@ -37,7 +37,7 @@ class VersePair(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a verse stands.
+    """The place of a verse.
 
     Attributes:
         book: the number of its text.

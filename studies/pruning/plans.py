@@ -15,19 +15,19 @@ INFLUENCE, UNIFORM, RANDOM, RECENCY, ENTRY_NORM = "influence", "uniform", "rando
 """The policies."""
 
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1)
-"""The shares that the schedule ends with."""
+"""The final shares of the schedule."""
 
 JUDGED_SHARES = (0.9, 0.7, 0.5, 0.3, 0.1)
-"""Those by which the claim is judged."""
+"""The shares that decide the claim."""
 
 
 class Variant(NamedTuple):
-    """Conditions that differ by policy, share and length of context alone.
+    """Conditions that differ only by policy, share and length of context.
 
     Attributes:
-        name: the name, after which its cells are kept.
+        name: the name, also of its saved cells.
         policies: the policies.
-        settings: the settings of pruning but policy and share, NAME=VALUE each.
+        settings: the settings of pruning except policy and share, NAME=VALUE each.
         shares: the shares; empty = all of the scale.
         contexts: the lengths of contexts; empty = the main one of the scale.
         all_seeds: whether it is measured of all seeds; otherwise of the first.
@@ -74,15 +74,15 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Needles:
-    """Items that have to be found among noise: the settings of the task noisy_recall.
+    """Items among noise: the settings of the task noisy_recall.
 
     Attributes:
-        stages: the tokens of a context and the items among them, from few to many; each is learned for an
-            equal part of the steps, and the last one is asked for.
-        values: the different values.
-        questions: the questions that are asked of every condition.
-        shares: the shares that they are asked with, beside all tokens.
-        policies: the policy, with settings of pruning behind it, by the name of each.
+        stages: the tokens of a context and the items among them, from few to many; each trains for an equal
+            part of the steps, and the last one is measured.
+        values: the number of distinct values.
+        questions: the number of questions for every condition.
+        shares: the shares to measure, in addition to all tokens.
+        policies: the policy and its settings of pruning, by name.
     """
 
     stages: tuple[tuple[int, int], ...]

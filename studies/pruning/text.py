@@ -1,4 +1,4 @@
-"""The corpus of a scale: prepared text, and texts to go on with, by which models are fine-tuned."""
+"""The corpus of a scale: prepared text, and texts to continue, for fine-tuning."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,17 +58,16 @@ def corpus_command(scale: Scale, text: str, corpus: Corpus) -> Command:
 
 
 def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -> dict[str, Any]:
-    """Make the files of a corpus, or find them made; return its record.
+    """Make the files of a corpus unless they exist; return its record.
 
     Args:
         scale: the scale.
-        text: the documents, as prepare_data takes them.
+        text: the documents, in the form of prepare_data's input.
         corpus: the files.
         run_verb: runs the verb prepare_data.
 
     Raises:
-        StudyError: the text cannot be prepared, or gives no text to go on with; or the folder is of another
-            text.
+        StudyError: the text cannot be prepared or has no text to continue, or the folder has another text.
     """
     made = read_record(corpus.record, text)
     if made is not None:

@@ -34,12 +34,12 @@ class Arm(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """A metric that arms are compared by.
+    """A metric that compares arms.
 
     Attributes:
-        title: what tables call it.
-        place: where results have the tasks: "pretrained", "phonebook" or "extraction".
-        tasks: the names of the tasks, each of which counts the same.
+        title: its name in tables.
+        place: the place of the tasks in results: "pretrained", "phonebook" or "extraction".
+        tasks: the names of the tasks; all have equal weight.
         metric: the metric.
     """
 
@@ -61,12 +61,12 @@ def arms_of(results: Results) -> dict[Arm, list[int]]:
 
 
 def tasks_at(result: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-    """Return what a run was measured on at a place."""
+    """Return the measured tasks of a run at a place."""
     return result[_PRETRAINED] if place == _PRETRAINED else result["fine_tuned"][place]["test"]
 
 
 def measures_of(result: Mapping[str, Any]) -> list[Measure]:
-    """Return the metrics that a scale is judged by, of which any of its results tells."""
+    """Return the metrics that a scale is judged by; any of its results determines them."""
     pretrained, books = tasks_at(result, _PRETRAINED), tasks_at(result, PHONEBOOK)
     cells = tuple(name for name in books if name.startswith("entries_"))
     several = tuple(name for name in books if name.startswith("numbers_"))

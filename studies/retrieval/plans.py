@@ -30,17 +30,16 @@ class BookStage(NamedTuple):
 
 @dataclass(frozen=True)
 class PhonebookPlan:
-    """The phone books of a scale, and how models learn to answer them.
+    """The phone books of a scale, and the training on them.
 
     Attributes:
-        books: the settings of the task from which fine-tuning draws.
-        entries: the sizes of the books that are asked about, one number each.
-        numbers: the counts of numbers that are asked for, of a book of `entries_of_numbers` entries; one
-            number is among the sizes.
+        books: the settings of the task that fine-tuning draws from.
+        entries: the sizes of the measured books; each question asks for one number.
+        numbers: the counts of numbers per question, for books of `entries_of_numbers` entries; the sizes
+            cover one number.
         entries_of_numbers: the entries of those books.
-        validation_questions: the questions of each of those cells by which learning rate and steps are
-            chosen.
-        test_questions: the questions of each cell that are asked once, of what was chosen.
+        validation_questions: the questions of each cell for the choice of learning rate and steps.
+        test_questions: the questions of each cell that measure the chosen model once.
         stages: the parts of fine-tuning, from few entries to many; empty = all sizes from the first step.
     """
 
@@ -55,14 +54,14 @@ class PhonebookPlan:
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """The questions on passages of the corpus, of which the answers are spans.
+    """The questions on passages of the corpus; their answers are spans.
 
     Attributes:
-        passage_tokens: the largest numbers of tokens of the passages; half as many are the least.
-        training_questions: the number of questions that are learned.
-        validation_questions: the number of questions by which learning rate and steps are chosen.
-        test_questions: the number of questions that are asked once.
-        max_tokens: the largest number of tokens of an answer.
+        passage_tokens: the maximum numbers of tokens of the passages; the minimum is half as many.
+        training_questions: the number of training questions.
+        validation_questions: the number of questions for the choice of learning rate and steps.
+        test_questions: the number of test questions, used once.
+        max_tokens: the maximum number of tokens of an answer.
     """
 
     passage_tokens: tuple[int, ...]
@@ -79,13 +78,13 @@ class FineTuningPlan:
     Attributes:
         learning_rates: the learning rates, each constant and without warm-up.
         steps: the train steps of each.
-        measured_every: the train steps between two measurements; each is a choice of the grid, as the rate
-            is constant.
+        measured_every: the train steps between two measurements; each is a point of the grid, because the
+            rate is constant.
         rows: the rows of a batch.
         length: the positions of a row.
-        seeds: how often a checkpoint is fine-tuned, where stages end when they are learned; each time it
-            reads other books, which are the same for all runs of a seed.
-        learned: the share of answers exactly right at which such a stage ends.
+        seeds: the number of fine-tunings of a checkpoint if stages end when learned; each reads other
+            books, which are the same for all runs of a seed.
+        learned: the share of exact answers that ends such a stage.
     """
 
     learning_rates: tuple[float, ...]
@@ -98,24 +97,24 @@ class FineTuningPlan:
 
     @property
     def measured_steps(self) -> tuple[int, ...]:
-        """The steps that are measured."""
+        """The measured steps."""
         return tuple(range(self.measured_every, self.steps + 1, self.measured_every))
 
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """What is asked of the pre-trained model as it is.
+    """The questions for the pre-trained model, without fine-tuning.
 
     Attributes:
         lengths: the tokens of the passages of copying and selective copying.
         questions_per_length: the questions of each length.
         pairs: the key-value pairs of the sequences of associative recall; they are 8 times as long.
-        recall_vocabulary: the different tokens of those sequences.
+        recall_vocabulary: the number of distinct tokens in those sequences.
         recall_sequences: the number of sequences of each count of pairs.
         stories: the number of stories with a missing entry.
-        story_tokens: the largest number of tokens of such a story with its question.
+        story_tokens: the maximum number of tokens of such a story with its question.
         window: the positions of a window of held-out text.
-        documents: the number of held-out documents of which the loss is measured.
+        documents: the number of held-out documents for the loss.
     """
 
     lengths: tuple[int, ...]

@@ -1,18 +1,18 @@
-"""The corpus of a scale: prepared text, held-out documents, and questions that are made of them.
+"""The corpus of a scale: prepared text, held-out documents, and questions made from them.
 
-Nothing that is asked was trained on: questions that are learned are made of documents for training,
-questions that are measured of documents that are held out, the first half of them for validation (choosing
-learning rate and steps) and the second half for the test.
+No measured question was trained on. Training questions come from training documents. Measured questions
+come from held-out documents: the first half for validation (choosing learning rate and steps), the second
+half for the test.
 
-A question on a passage takes one sentence of it, in which a capitalised span of one to three words is
-replaced by a blank; the span occurs once in the passage, and is the answer:
+A question on a passage takes one of its sentences and replaces a capitalised span of one to three words
+with a blank. The span occurs once in the passage, and is the answer:
 
     Ahab stood upon the deck. The crew were silent. Then Starbuck spoke.
 
     Fill in the blank: Then ____ spoke.
 
-A story is a row of three short consecutive clauses, one of which is missing; the choices are that clause
-and three clauses of other documents.
+A story is a row of three short consecutive clauses, with one missing. The choices are that clause and three
+clauses of other documents.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The paper's table of FLOPs is had to its digits."""
+"""The formulas reproduce the paper's table of FLOPs to its digits."""
 
 from benchmarks.published_flops import PUBLISHED, table
 

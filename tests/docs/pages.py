@@ -1,4 +1,4 @@
-"""What the pages of the repository name: files, functions in them, modules and links."""
+"""The files, functions, modules and links that the pages of the repository name."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ ROOTS = (REPOSITORY, REPOSITORY / "birdie_jax")
 
 
 def code_spans(text: str) -> list[str]:
-    """Return what stands between single backticks, outside of fenced blocks."""
+    """Return the texts between single backticks, outside of fenced blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
@@ -44,7 +44,7 @@ def named_files(text: str) -> list[tuple[str, str]]:
 
 
 def find_file(path: str) -> Path | None:
-    """Return the file that a page calls `path`, or None; a bare name may be of any folder of the code."""
+    """Return the file that a page calls `path`, or None; a bare name may be in any code folder."""
     if "/" not in path and not (REPOSITORY / path).is_file():
         places = (file for folder in FOLDERS for file in sorted((REPOSITORY / folder).rglob(path)))
         return next(places, None)
@@ -52,7 +52,7 @@ def find_file(path: str) -> Path | None:
 
 
 def defines(file: Path, name: str) -> bool:
-    """Tell whether a module defines `name`, a function, class or value; `Class.member` is of a class."""
+    """Return whether a module defines `name`, a function, class or value; `Class.member` names a member."""
     body: list[ast.stmt] = ast.parse(file.read_text()).body
     for part in name.split("."):
         found = next((node for node in body if part in _names_of(node)), None)

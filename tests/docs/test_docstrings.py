@@ -115,7 +115,7 @@ def lacks(source: str) -> list[str]:
         elif isinstance(node, ast.ClassDef):
             missing = set(fields_of(node)) - described(docstring, "Attributes")
             missing -= described_by_bases(node.bases)
-            # A single field may be told in the class's sentence.
+            # The class's sentence may describe a single field.
             if len(fields_of(node)) > 1:
                 found += [f"{name}.{field}" for field in sorted(missing)]
     return found

@@ -32,7 +32,7 @@ def write_spans(path, draw, count=64):
 
 
 def write_choices(path, draw, count=64):
-    """Write questions of which the option with the letter o is right."""
+    """Write questions; the option with the letter o is correct."""
     lines = []
     for number in range(count):
         options, label = [draw.choice("abcdef") for _ in range(4)], draw.randrange(4)

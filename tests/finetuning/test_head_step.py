@@ -1,4 +1,4 @@
-"""The loss of a head: the mean over samples, by stage, whose gradient reaches all that it hangs on."""
+"""The loss of a head: the mean over samples, by stage, with gradients for all its inputs."""
 
 import dataclasses
 
@@ -30,8 +30,8 @@ ROWS = [
 
 
 @pytest.mark.slow
-def test_sums_are_of_samples_by_stage_and_gradients_reach_what_they_hang_on():
-    config = micro_config(name="bigs", head="classification", head_name="told", head_outputs=2)
+def test_sums_are_of_samples_by_stage_and_gradients_reach_all_inputs():
+    config = micro_config(name="bigs", head="classification", head_name="mood", head_outputs=2)
     model = build_model(config.model, 384)
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf / 4), random_params(config, 384, 3))
     batch = jax.tree.map(jnp.asarray, pack_rows(ROWS, 16, 2))
@@ -55,7 +55,7 @@ def test_sums_are_of_samples_by_stage_and_gradients_reach_what_they_hang_on():
     read = sorted({int(token) for row in ROWS for one in row for token in one.context})
     moved = np.flatnonzero(np.abs(np.asarray(gradients["embedding"])).sum(axis=1))
     assert moved.tolist() == read
-    for name in ("pooler", "told"):
+    for name in ("pooler", "mood"):
         assert np.abs(gradients["task_head"][name]["kernel"]).sum() > 0
     # The head of masked LM is not read.
     assert np.abs(gradients["head_transform"]["kernel"]).sum() == 0

@@ -120,8 +120,8 @@ def mnli(tmp_path_factory):
     ("dataset", "kind", "outputs"),
     [("rte", "classification", 2), ("mrpc", "classification", 2), ("stsb", "regression", 1)],
 )
-def test_after_mnli_a_run_has_its_pooler_and_a_last_map_of_its_own(mnli, dataset, kind, outputs):
-    """A number is told by another kind of head; what it shares with that of classes is taken over too."""
+def test_a_run_from_mnli_keeps_its_pooler_and_has_its_own_last_map(mnli, dataset, kind, outputs):
+    """A number needs another kind of head; its parameters shared with a head of classes are reused too."""
     config, tokenizer = headed({"1": RTE | {"dataset": dataset}}), small_tokenizer()
     assert config.model.head == kind
     model = build_model(config.model, tokenizer.vocab_size)

@@ -1,4 +1,4 @@
-"""What fine-tuning passes over is told before the first step: how many records, and the first of them."""
+"""Fine-tuning reports skipped records before the first step: how many, and the first of them."""
 
 import json
 import runpy
@@ -16,7 +16,7 @@ MICRO = runpy.run_path(str(Path(__file__).with_name("micro_head.py")))["get_conf
 OPTIONS = {"options": ["a", "b", "c", "d"], "gold_label": 1, "question_unique_id": "q", "question": "e"}
 STORY = {"entries": ["a", None, "b"], "choices": ["c", "d"], "label": 0}
 
-# Of each task that reads records its settings, a good record, a bad one, and what is bad about it.
+# For each task that reads records: its settings, a good record, a bad one, and the fault.
 JSON_LINES = {
     "contract_nli": (
         {},
@@ -58,7 +58,7 @@ JSON_LINES = {
 
 
 def description(task, **settings):
-    """Return what is said of a stage of a task that passes bad records over."""
+    """Return the description of a stage of a task that skips bad records."""
     config = MICRO()
     config.model.encoder.positions = 1024
     config.finetune.stages = {
@@ -75,10 +75,10 @@ def test_json_lines(task, tmp_path):
     path.write_text("".join(json.dumps(record) + "\n" for record in (good, bad, bad)))
     settings = settings | {"path": str(path), "length": 1024}
     said = description(task, **settings)
-    assert said.endswith(f"; skipped 2 bad records, the first: {path}: line 2: {fault}")
+    assert said.endswith(f"; skipped: 2 records, the first: {path}: line 2: {fault}")
     assert said.startswith("stage a: 1 examples in 1 rows of 1,024")
     path.write_text(json.dumps(good) + "\n")
-    assert "passed over" not in description(task, **settings)
+    assert "skipped" not in description(task, **settings)
 
 
 def test_tables_of_glue(tmp_path):
@@ -86,13 +86,13 @@ def test_tables_of_glue(tmp_path):
     said = description("glue", dataset="sst2", path=str(tmp_path))
     assert said.startswith("stage a: 2 examples in ")
     assert said.endswith(
-        f"; skipped 1 bad records, the first: {path}: line 3: label: found '2'; allowed: 0, 1"
+        f"; skipped: 1 records, the first: {path}: line 3: label: found '2'; allowed: 0, 1"
     )
 
 
 @pytest.mark.parametrize("no_answer", [True, False])
 def test_questions_of_squad(no_answer, tmp_path):
-    """Bad ones come first; then those without an answer, where none is taught."""
+    """Bad questions come first; then those without an answer, if unanswerable ones are not trained on."""
     path = tmp_path / "train.json"
     questions = [
         {"id": "a", "question": "b", "answers": [], "is_impossible": True},
@@ -102,13 +102,13 @@ def test_questions_of_squad(no_answer, tmp_path):
     document = {"data": [{"paragraphs": [{"context": "k l m", "qas": questions}]}]}
     settings = {"max_positions": 32, "stride": 8, "max_question_tokens": 8, "no_answer": no_answer}
 
-    def told():
+    def describe():
         path.write_text(json.dumps(document))
         return description("squad_spans", path=str(path), **settings)
 
-    said, where = told(), f"{path}: data[0].paragraphs[0]"
+    said, where = describe(), f"{path}: data[0].paragraphs[0]"
     assert said.startswith(f"stage a: {1 + no_answer} examples in ")
-    assert f"; skipped {2 - no_answer} bad records, the first: {where}.qas[2]" in said
+    assert f"; skipped: {2 - no_answer} records, the first: {where}.qas[2]" in said
     del questions[2]
-    without = f"; skipped 1 bad records, the first: {where}.qas[0]: has no answer; no_answer=True asks"
-    assert (without in told()) == (not no_answer)
+    without = f"; skipped: 1 records, the first: {where}.qas[0]: has no answer; no_answer=True asks"
+    assert (without in describe()) == (not no_answer)

@@ -56,7 +56,7 @@ def test_batches_from_any_step_on_are_those_of_the_whole_run(config, sequence):
         stage, rows = sequence.stages[number], sequence.rows[number]
         expected = pack_rows([rows.examples(in_stage, row) for row in range(stage.rows)], stage.length, 3)
         jax.tree.map(np.testing.assert_array_equal, batch, expected)
-        # By its number the loss of a stage is told apart.
+        # The stage number separates the losses of the stages.
         assert set(np.unique(batch.arm_ids)) <= {-1, number}
     resumed = TaskBatches(config, sequence, mesh_of())
     step = sequence.ends[0] - 1

@@ -88,7 +88,7 @@ def sandbox(tmp_path_factory):
         (folder / name / "corpus.jsonl.zst").write_bytes(zstandard.compress(corpus.read_bytes()))
     (options,) = [options for _, options in shown("train") if "--workdir=runs/tiny" in options]
     text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
-    # The mesh that was left to the program is told.
+    # The run prints the mesh that it chose.
     said = train(folder, *options, *text, *of_micro_size())
     assert "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 means 1 on" in said
     fine_tune(folder)
@@ -246,7 +246,7 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
                 said = train(tmp_path, *options, *of_micro_size(preset))
                 new = [line.split()[1] for line in said.splitlines() if line.startswith("  new ")]
                 assert f"task_head/{dataset.removesuffix('_2')}/kernel" in new
-                # RTE goes on with MNLI's, and a head of spans has none.
+                # RTE reuses the pooler of MNLI, and a head of spans has none.
                 assert ("task_head/pooler/kernel" in new) == (dataset not in ("rte", "squad_2"))
             else:
                 run_verb(command.page, verb, options)

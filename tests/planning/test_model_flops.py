@@ -1,4 +1,4 @@
-"""FLOPs of models and bytes of a train state, beside sums by hand."""
+"""FLOPs of models and bytes of a train state, compared with sums by hand."""
 
 from dataclasses import replace
 
@@ -34,13 +34,13 @@ def test_a_table_that_is_only_looked_up_does_not_count():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_head_counts_for_the_tokens_that_bear_loss(tied):
+def test_the_head_counts_for_the_tokens_with_loss(tied):
     model = config(name="gated_ssm", tie_embeddings=tied)
     whole = model_flops_per_token(model, 384, 128)
     assert whole - model_flops_per_token(model, 384, 128, 32) == 6 * 384 * 32 * 0.75
 
 
-def test_of_an_encoders_head_its_transform_counts_for_the_tokens_that_bear_loss_too():
+def test_the_transform_of_an_encoder_head_counts_for_the_tokens_with_loss():
     model = config(name="bigs")
     whole = model_flops_per_token(model, 384, 128)
     # The table and its bias; a square map with its bias; scale and shift of a norm.
@@ -49,10 +49,10 @@ def test_of_an_encoders_head_its_transform_counts_for_the_tokens_that_bear_loss_
 
 
 @pytest.mark.parametrize(("head", "of_head"), [("classification", 0), ("spans", 32 * 2 + 2)])
-def test_with_a_head_of_fine_tuning_no_token_is_predicted(head, of_head):
-    """A head that reads a sample once counts nothing, and one of every token its map."""
+def test_a_model_with_a_fine_tuning_head_predicts_no_token(head, of_head):
+    """A head that reads a sample once does not count; the map of a head for every token does."""
     model = config(name="bigs")
-    tuned = replace(model, head=head, head_name="told", head_outputs=2)
+    tuned = replace(model, head=head, head_name="mood", head_outputs=2)
     body = model_flops_per_token(model, 384, 128, 0)
     assert model_flops_per_token(tuned, 384, 128) == body + 6 * of_head
 
@@ -63,7 +63,7 @@ def test_attention_grows_with_the_row_and_recurrences_do_not():
     assert len({model_flops_per_token(config(name="hawk"), 384, length) for length in (128, 256)}) == 1
 
 
-def test_a_window_shorter_than_the_row_stands_in_its_place():
+def test_a_window_shorter_than_the_row_replaces_its_length():
     windowed = config(name="transformer", sections=(AttentionConfig(heads=4, window=100),))
     whole, short, long = (
         model_flops_per_token(model, 384, length)
@@ -72,8 +72,8 @@ def test_a_window_shorter_than_the_row_stands_in_its_place():
     assert short == long == whole
 
 
-def test_of_a_hybrid_the_layers_of_attention_grow_with_the_row():
-    # Of seven layers the third and the sixth.
+def test_the_attention_layers_of_a_hybrid_grow_with_the_row():
+    # The third and the sixth of seven layers.
     short, long = (
         model_flops_per_token(config(name="griffin", layers=7), 384, length) for length in (128, 256)
     )

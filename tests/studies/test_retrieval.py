@@ -1,4 +1,4 @@
-"""The smallest scale of the retrieval study, from text to its page, stopped in its midst."""
+"""The smallest scale of the retrieval study, from text to its page, stopped halfway."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from tests.whole_runs import run_environment
 
 
 def write_text(folder: Path) -> Path:
-    """Write documents of short sentences with names, of which questions and stories can be made."""
+    """Write documents of short sentences with names, the source of questions and stories."""
     draw = random.Random(0)
     words = ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(3, 6))) for _ in range(300)]
     path = folder / "corpus.jsonl"
@@ -34,7 +34,7 @@ def write_text(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the study after its one run, and the commands that it took; it was stopped on the way."""
+    """Return the study after its one run, which was stopped on the way, and its commands."""
     folder = tmp_path_factory.mktemp("study")
     flags = run_environment()["XLA_FLAGS"]
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=flags) as verbs:
@@ -67,7 +67,7 @@ def test_a_stopped_run_repeats_nothing(finished):
     assert len(commands) == count
 
 
-def test_result_tells_everything(finished):
+def test_result_has_every_measurement(finished):
     study, run, *_ = finished
     result = study.read_results()[run]
     assert result["pretraining"]["positions"] == study.scale.pretraining_tokens
@@ -99,7 +99,7 @@ def test_result_tells_everything(finished):
     }
 
 
-def test_no_question_is_learned_or_asked_twice(finished):
+def test_no_question_is_in_two_splits(finished):
     study, *_ = finished
     splits = {
         split: {
