@@ -1,27 +1,27 @@
-"""Synthetic problems of choosing mixtures, whose best schedules can be found by descent.
+"""Synthetic problems of choosing mixtures; gradient descent finds their best schedules.
 
 Eight arms are learned at different rates, and saturate. With a the mixture of a decision, x_i what arm i
 has learned and e the noise of a measurement,
 
     x <- (1 - forgetting) x + rates * (transfer a)        loss = floor + height * exp(-x) + e
 
-The mean of the final losses is convex in the mixtures of all decisions, so the best schedule is found by
-descending it, and so is the best mixture that never changes. With the threshold dose it is not convex, and
-what descent finds may be beaten. The problems:
+The mean of the final losses is convex in the mixtures of all decisions, so descent finds the best schedule,
+and the best constant mixture. With the threshold dose the problem is not convex, and better schedules than
+those of descent may exist. The problems:
 
 - saturation: no transfer; rates differ by a factor of 50;
-- one arm: every loss falls with the probability of one arm alone;
+- one arm: every loss falls with the probability of one arm only;
 - transfer: one arm teaches all others, and three arms learn nothing from themselves;
 - abrupt change: as transfer; in the middle of the run another arm becomes the teacher, and rates change;
 - gradual change: as saturation, but each rate swings by a factor of 10 over the run;
 - forgetting: as transfer, and 5 % of what is learned is lost at each decision;
 - noise: as transfer, with a noise of 0.05 nats instead of 0.01;
 - threshold dose: as saturation, but half of the arms show nothing of the first 0.3 to 1.2 that they learn;
-- common trend: as transfer, and every arm learns by itself, whatever the mixture, ever more slowly;
-- delayed returns: as transfer, and 1/8 of what is not yet shown of an action shows at each decision.
+- common trend: as transfer, and every arm also learns regardless of the mixture, ever more slowly;
+- delayed returns: as transfer, and each decision shows 1/8 of the effect of an action that is still hidden.
 
-Rates, and what is lost, learned by itself or delayed, are those of 32 decisions; a run of more decisions
-has as much in sum.
+Rates, forgetting, the common trend and delays are defined for 32 decisions; a run of more decisions has the
+same totals.
 """
 
 import functools

@@ -1,12 +1,13 @@
-"""Regret of every reward and policy of the bandit on problems whose best mixtures are known.
+"""Regret of every reward and policy of the bandit on problems with known best mixtures.
 
     python -m studies.bandit_regret --scale=full --results=results/regret
 
-The problems are those of `studies/bandit_problems.py`. Regret is what a policy's final losses are above
-those of the best schedule, both without noise: nats, mean over arms. A run is one contender on all
+The problems are in `studies/bandit_problems.py`. Regret is the excess of a policy's final losses over those
+of the best schedule, both without noise, in nats, as the mean over arms. A run is one contender on all
 problems; the run `oracle` finds the best schedules and constant mixtures. `fixed` holds 0.3 of one arm.
-`full` has 32 decisions of the first seven problems, and takes some minutes of a core; `long` has 128 of
-all, as a run that decides often, for policies that follow gains; `smoke` has one seed.
+`full` has 32 decisions of the first seven problems, and takes some minutes of a core. `long` has 128
+decisions of all problems, like a run that decides often, for policies that follow gains. `smoke` has one
+seed.
 """
 
 import dataclasses

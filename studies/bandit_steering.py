@@ -1,13 +1,13 @@
-"""Does the bandit steer? Rewards and policies in real pre-training, at small scale.
+"""Does the bandit steer? Compares rewards and policies in real pre-training, at small scale.
 
     python -m studies.bandit_steering --scale=small --results=results/steering --text='/data/*.jsonl'
 
 A Gated SSM+ of 2 layers and 64 features is pre-trained for 400 steps of 4 rows of 256 tokens on the eight
-arms of the mixture `tiny`, with a decision every 20 steps. Contenders differ in `config.bandit` alone, and
-runs of one seed in nothing else. What counts is the validation loss of every arm at the end, and their mean
-over arms, each arm alike; runs of a seed are compared with `fixed`. The tables also show, by quarter of the
-run, how even the mixture was (its entropy, as a share of that of eight equal arms), and how large rewards
-were. `smoke` takes 4 decisions of 5 steps. --text: what config.data.source may be.
+arms of the mixture `tiny`, with a decision every 20 steps. Contenders differ only in `config.bandit`; runs
+of one seed are otherwise equal. The measure is the final validation loss of every arm, and their mean over
+arms with equal weights. Runs of a seed are compared with `fixed`. By quarter of the run, the tables also
+show the entropy of the mixture, as a share of that of eight equal arms, and the size of rewards. `smoke`
+takes 4 decisions of 5 steps. --text: any value of config.data.source.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Scores of an arm and differences between two, with intervals over seeds; of one seed over questions."""
+"""Scores of an arm and differences of two, with intervals over seeds, or over questions for one seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def gather(measures: Sequence[Mapping[str, Any]], metric: str) -> Scored:
     if len(asked) != 1:
         raise StudyError(
             f"{measures[0]['task']}: found {len(asked)} different sets of questions; allowed: results of "
-            "runs that were asked the same"
+            "runs with the same questions"
         )
     return Scored(
         np.array([measure["scores"][metric] for measure in measures], np.float64),
@@ -83,6 +83,6 @@ def paired_difference(first: Scored, second: Scored) -> Interval:
     if first.scores.shape != second.scores.shape:
         raise StudyError(
             f"paired difference: found {first.scores.shape} and {second.scores.shape} seeds and questions; "
-            "allowed: the same of both"
+            "allowed: the same for both"
         )
     return mean_with_interval(Scored(second.scores - first.scores, first.weights))

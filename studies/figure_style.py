@@ -1,4 +1,4 @@
-"""How figures of studies look: the colours of the report, and markers where they repeat."""
+"""The style of study figures: the colours of the report, and markers where colours repeat."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

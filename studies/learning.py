@@ -1,17 +1,17 @@
 """Shows that the models learn: `python -m studies.learning` (about two hours; start it again to resume).
 
-Three tasks, each for every model, bidirectional and causal:
+Trains every model, bidirectional and causal, on three tasks:
 
 - overfit: one batch that holds examples of every arm of the `tiny` mixture; the loss must fall below 0.05;
-- copying: 16 random tokens out of 64, to be written again;
+- copying: repeat 16 random tokens out of 64;
 - selective copying: 4 tokens of a random text of 16, named by the token on either side of them.
 
-The last two are trained beside shorter texts of the same task and judged on texts of 16. On those alone
-selective copying was at 31 % after a thousand steps; a text of 6 tokens leaves nothing to search, one of 8
-three places, and what is learned there carries over.
+The last two train together with shorter texts of the same task and are measured on texts of 16. With texts
+of 16 only, selective copying reached 31 % after a thousand steps. A text of 6 tokens requires no search,
+one of 8 has three places, and the skill transfers.
 
-A wrong reset or shift passes tests of shape, and fails here. Finished runs are kept in --output as one JSON
-file each and are not run again; the table, and curves.png beside the files, show all that are there.
+A wrong reset or shift passes tests of shape, and fails here. --output keeps each finished run as a JSON
+file and does not run it again. The table, and curves.png next to the files, show all finished runs.
 """
 
 import argparse

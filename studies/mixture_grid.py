@@ -3,10 +3,10 @@
     python -m studies.mixture_grid --scale=small --results=results/mixture_grid --text='/data/*.jsonl'
 
 The setting is that of `studies.small_mixtures`. A mixture gives short copying, longer copying and language
-shares of the target tokens, in sixths: 28 mixtures with seed 0. The same command, run again, runs the best
-four of them with four fresh seeds, which choose the best. J is the mean over the classes of the mixture
-`small_models` of the final validation loss, in nats; lower is better. About six minutes of one core a run.
---text: what config.data.source may be.
+shares of the target tokens, in sixths: 28 mixtures with seed 0. A second start of the same command runs the
+best four with four fresh seeds, which decide the best. J is the mean over the classes of the mixture
+`small_models` of the final validation loss, in nats; lower is better. A run takes about six minutes of one
+core. --text: any value of config.data.source.
 """
 
 import functools

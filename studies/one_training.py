@@ -1,4 +1,4 @@
-"""A study whose runs are one training each, measured by what its validation says at every decision."""
+"""A study with one training per run, measured by its validation at every decision."""
 
 import abc
 from collections.abc import Iterator

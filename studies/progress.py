@@ -1,4 +1,4 @@
-"""How far a study is: a table of its runs, and a line before each with what is left and when it ends."""
+"""The progress of a study: a table of its runs, and a line before each with the remaining work and time."""
 
 import datetime
 import math

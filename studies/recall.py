@@ -3,11 +3,10 @@
     python -m studies.recall --scale=small --results=results/recall
 
 Models of two layers and 64 features learn one task, MQAR (Arora et al. 2023): pairs of a key and a value,
-then each key again, whose value is asked for. Loss is on the values alone, texts are read causally, and
-every batch is new. A run is one mixer with one size of state, one learning rate and one seed; recall is
-learned in a narrow window of rates, so that a size is judged by its best rate. A run trains in this
-process: two to five minutes of a core beside other work at the scale small; the scale long has eight times
-the steps.
+then each key again as a query for its value. Only the values have loss, models read texts causally, and
+every batch is new. A run is one mixer with one size of state, one learning rate and one seed. Recall is
+learned in a narrow window of rates, so a size is judged by its best rate. A run trains in this process and
+takes two to five minutes of a shared core at the scale small; the scale long has eight times the steps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

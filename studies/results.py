@@ -1,16 +1,16 @@
-"""The results of finished runs: one compressed file of JSON lines a run, written whole or not at all.
+"""The results of finished runs: one compressed file of JSON lines per run, written whole or not at all.
 
     xz -dc docs/measurements/retrieval/small.hawk.birdie.0.jsonl.xz | less
 
 The first line describes the run: study, format version, fields of the run, circumstances. Each other line
-is one part of what the run measured, and names its place:
+is one part of the measurements, and names its place:
 
     {"part": "pretraining/config/optimizer", "learning_rate": 0.003, ...}
     {"part": "pretraining/mixture[]", "step": 150, "probabilities": {"copying": 0.4, ...}}
     {"part": "fine_tuned/phonebook/test/entries_2", "scores": {"exact_match": [1, 0, ...], ...}, ...}
 
-A part with [] behind its name is one item of a list. A study records more by adding keys or parts; whoever
-reads a result ignores the parts it does not know.
+A part whose name ends with [] is one item of a list. A study may add keys or parts; readers ignore parts
+that they do not know.
 """
 
 import datetime

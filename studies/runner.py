@@ -1,14 +1,13 @@
-"""What every study does alike: its flags, its runs one after the other, their results, its page.
+"""The runner of all studies: flags, runs one after the other, results and the page.
 
     python -m studies.retrieval --scale=small --results=results/retrieval
     python -m studies.retrieval --scale=small --results=results/retrieval --list
     python -m studies.retrieval --scale=small --results=results/retrieval --tables
 
-A study is a subclass of `Study`: its runs, how one is measured, and which tables and figures the results
-make. Stopped at any instant and started again with the same command, a run resumes where it was; a
-finished one is one file in --results and is not run again. --tables writes the part of the page between
-`<!-- begin STUDY.SCALE -->` and `<!-- end STUDY.SCALE -->`, and the figures beside it, from the results
-alone.
+A study is a subclass of `Study` that defines its runs, the measurement of a run, and the tables and figures
+of the results. You can stop a study at any instant; the same command resumes it. A finished run is one file
+in --results and does not run again. --tables uses only the results. It writes the part of the page between
+`<!-- begin STUDY.SCALE -->` and `<!-- end STUDY.SCALE -->`, and the figures next to the page.
 """
 
 import abc

@@ -1,8 +1,8 @@
-"""What a few seeds can say: exact tests, and times that may be censored.
+"""Statistics for a few seeds: exact tests, and times that may be censored.
 
-Values of one seed are paired where the runs of a seed share what was drawn. An interval over n seeds is
-`birdie_jax.comparison.seed_interval`. Questions that all seeds were asked are taken as given, so that an
-interval is about other seeds and the same questions.
+Values of one seed are paired if the runs of a seed share their draws. An interval over n seeds is
+`birdie_jax.comparison.seed_interval`. The questions are fixed and common to all seeds, so an interval is
+about other seeds and the same questions.
 """
 
 from collections.abc import Sequence

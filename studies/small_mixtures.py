@@ -1,12 +1,12 @@
-"""What makes a small model copy soonest: mixtures and settings beside each other, as curves.
+"""Which mixture or setting makes a small model copy soonest? Compares learning curves.
 
     python -m studies.small_mixtures --scale=small --results=results/mixtures --text='/data/*.jsonl'
 
 A Gated SSM+ of 4 layers, 128 features and a state of 256 is pre-trained on 2M tokens in rows of 4 x 256.
-All are measured on the same arms, those of the mixture `small_models`, twenty times. Contenders differ in
-the shares of its classes, which `bandit.stages` gives, or in one setting beside them. The learning rate
-falls along a cosine over the run. About six minutes of one core a contender. The table has, for each class,
-the accuracy on its arms' targets. --text: what config.data.source may be.
+All contenders are measured on the same arms, those of the mixture `small_models`, twenty times. Contenders
+differ in the shares of its classes, which `bandit.stages` sets, or in one other setting. The learning rate
+falls along a cosine over the run. A contender takes about six minutes of one core. The table has, for each
+class, the accuracy on its arms' targets. --text: any value of config.data.source.
 """
 
 from collections.abc import Iterator, Mapping

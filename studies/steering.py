@@ -1,13 +1,13 @@
-"""Does steering pay? Every policy that steers against the best fixed mixture, on the bandit's objective.
+"""Does steering pay? Compares every steering policy with the best fixed mixture, on the bandit's objective.
 
     python -m studies.steering --scale=small --results=results/steering --text='/data/*.jsonl'
 
-The setting, the objective J and the best fixed mixture are those of `studies.mixture_grid`, whose results
-the repository holds. Contenders start from equal shares of the nine classes of `small_models`, in target
-tokens, and decide every 16 steps, 125 times; seeds 5 to 8 are fresh. Once the contenders are done, the
-same command runs two controls of the best one that steers: its mean shares held fixed (yoked), and its
-shares in a random order of twelfths of the run (permuted). A run takes 8 to 40 minutes of one core, by
-contender. --text: what config.data.source may be.
+The setting, the objective J and the best fixed mixture are those of `studies.mixture_grid`; the repository
+holds its results. Contenders start from equal shares of the nine classes of `small_models`, in target
+tokens, and decide every 16 steps, 125 times. Seeds 5 to 8 are fresh. After the contenders, the same command
+runs two controls of the best steering policy: its mean shares held fixed (yoked), and its shares in a
+random order of twelfths of the run (permuted). A run takes 8 to 40 minutes of one core, by contender.
+--text: any value of config.data.source.
 """
 
 from collections.abc import Iterator, Mapping

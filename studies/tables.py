@@ -1,4 +1,4 @@
-"""Tables in Markdown, and the cells that those of several studies share."""
+"""Tables in Markdown, and cells that several studies share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The program's verbs as processes of their own, whose time is kept however often they are cut off."""
+"""The program's verbs as child processes; keeps their total time over interruptions."""
 
 import contextlib
 import json

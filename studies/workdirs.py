@@ -1,4 +1,4 @@
-"""What a run has left in its workdir: metrics, training records, and measures by `evaluate`."""
+"""The outputs of a run in its workdir: metrics, training records, and measures by `evaluate`."""
 
 import hashlib
 import json

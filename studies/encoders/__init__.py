@@ -1,1 +1,1 @@
-"""The study that asks what gating and state-space layers are worth in encoders of masked LM."""
+"""The study of the value of gating and state-space layers in encoders of masked LM."""

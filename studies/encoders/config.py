@@ -1,11 +1,12 @@
-r"""The configuration of each command of the study, which loads this file by its path.
+r"""The configuration of each command of the study; commands load this file by its path.
 
     python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
         --config=studies/encoders/config.py:small,bigs,0
 
-Variants: a scale, a model and a seed; behind them, for fine-tuning, its task and a learning rate, as in
-`small,bigs,0,follows,0.001`. A training of a pilot, as `small_tuned,bigs,pilot,0.002,0.057,0.02`, has the
-learning rate and the initial deviations of blocks and of tables; what it decided comes to others as flags.
+Variants: a scale, a model and a seed. For fine-tuning, add a task and a learning rate, as in
+`small,bigs,0,follows,0.001`. A training of a pilot, such as `small_tuned,bigs,pilot,0.002,0.057,0.02`, has
+the learning rate and the initial deviations of blocks and of tables. Other trainings receive the pilot's
+choices as flags.
 """
 
 import runpy

@@ -1,4 +1,4 @@
-"""The scales of the study, and what is run at each."""
+"""The scales of the study, and the runs of each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

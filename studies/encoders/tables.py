@@ -1,4 +1,4 @@
-"""Tables of whatever results are there, and the paper's Figures 5 and 6 in the study's numbers."""
+"""Tables of the available results, and the paper's Figures 5 and 6 in the study's numbers."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,13 +1,13 @@
-"""The tasks that pre-trained encoders are fine-tuned on, made of a corpus of documents with sources.
+"""The tasks for fine-tuning pre-trained encoders, made from a corpus of documents with sources.
 
-- source: which of the corpus's sources a sentence is of.
-- follows: whether the second sentence follows the first, or stands elsewhere in the same document.
-- verse: whether two verses say the same; a quotation of the King James version in a commentary, and a verse
-  of the World English Bible or a neighbour of it.
-- acceptable: a sentence as it was written, or with two neighbouring words exchanged, or with a verb or
-  determiner in the other number.
-- equal_fixed, equal_variable: whether two rows of words are the same, or differ in a word; rows of ten
-  words, so that each word is as far from its like in every sample, or of six to sixteen.
+- source: which of the corpus's sources a sentence is from.
+- follows: whether the second sentence follows the first, or is elsewhere in the same document.
+- verse: whether two verses mean the same; a quotation of the King James version in a commentary, and a
+  verse of the World English Bible or a neighbour of it.
+- acceptable: a sentence as written, or with two neighbouring words exchanged, or with a verb or determiner
+  in the other number.
+- equal_fixed, equal_variable: whether two rows of words are equal, or differ in a word; rows of ten words,
+  so each word has the same distance to its counterpart in every sample, or of six to sixteen.
 """
 
 import re

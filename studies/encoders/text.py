@@ -1,9 +1,8 @@
 """The text of a scale: prepared prose, and the samples of every task.
 
-Nothing that is asked was trained on: samples that are learned from are of documents for training, samples
-that are measured of documents that are held out, one half of them for validation and the other for the
-test. The task `verse` is the exception: of its verses, most were pre-trained on, each by itself, and only
-which belongs to which is held out.
+No measured sample was trained on. Training samples come from training documents. Measured samples come from
+held-out documents: one half for validation, the other for the test. The task `verse` is the exception: most
+of its verses were pre-trained on, each separately, and only the pairs are held out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

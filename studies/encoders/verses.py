@@ -1,8 +1,8 @@
-"""Pairs of verses that say the same: quotations of one translation, found again in another.
+"""Pairs of verses with the same meaning: quotations of one translation, located in another.
 
-Neither text names its verses alike, so that a quotation is found by its words: a verse belongs to it where
-the words that they share weigh most, by inverse document frequency, and more than half of all their words.
-What shares words with a quotation without saying the same is left to the neighbours of the verse.
+The two texts do not name their verses alike, so a quotation is located by its words. A verse belongs to it
+if their shared words weigh most, by inverse document frequency, and more than half of all their words.
+Verses that share words with a quotation without the same meaning remain among the neighbours of the verse.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""The study that asks what pruning the tokens of a prompt costs, and which tokens have to stay."""
+"""The study of the cost of pruning a prompt's tokens, and of the tokens that must stay."""

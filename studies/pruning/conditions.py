@@ -1,4 +1,4 @@
-"""Results by condition: the losses of windows on text, the answers about items among noise."""
+"""Results by condition: the losses of windows on text, and the answers about items among noise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

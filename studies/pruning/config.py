@@ -1,11 +1,11 @@
-r"""The configuration of each command of the study, which loads this file by its path.
+r"""The configuration of each command of the study; commands load this file by its path.
 
     python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
         --config=studies/pruning/config.py:small,mamba,0
 
-Variants: a scale, a model and a seed; behind them, for fine-tuning, what on: `text`, `text_pruned` (with
-the loss of a pass that drops tokens), or `needles_none`, `needles_first` and `needles_last`, by where the
-query stands; as in `small,mamba,0,text_pruned`.
+Variants: a scale, a model and a seed. For fine-tuning, add its data: `text`, `text_pruned` (with the loss
+of a pass that drops tokens), or `needles_none`, `needles_first` and `needles_last`, by the position of the
+query; as in `small,mamba,0,text_pruned`.
 """
 
 import runpy

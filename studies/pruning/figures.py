@@ -1,4 +1,4 @@
-"""Figures of whatever results are there: Simba's Figures 2, 3 and 5 in the study's numbers, and needles."""
+"""Figures of the available results: Simba's Figures 2, 3 and 5 in the study's numbers, and needles."""
 
 from collections.abc import Iterator
 

@@ -1,20 +1,20 @@
-"""The sentences of the study, made of results by a rule that was written before any of them.
+"""The sentences of the study, made from results by a rule written before any of them.
 
 On text, a model is judged at the main length of context and at the shares `JUDGED_SHARES`, in pairs over
 the same windows, by bootstrap over documents.
 
-1. Ordered: the mean loss by influence is below that by uniform, and that below that by random, the mean
-   over its seeds. The claim needs `MIN_ORDERED` of the shares.
+1. Ordered: the mean loss by influence is below that by uniform, and that is below the loss by random, the
+   mean over its seeds. The claim needs `MIN_ORDERED` of the shares.
 2. Clear: at every judged share of `CLEAR_SHARE` or less both differences, uniform minus influence and
    random minus uniform, have 95 % intervals above zero.
 
-The claim holds of a model where both do, for each of its seeds; what does not is said by its number.
-Recency is no part of the claim. At each share it is said which of the two has the smaller loss, or that
-the interval of the difference holds zero.
+The claim holds for a model if both hold, for each of its seeds; the sentence names the number of what does
+not hold. Recency is not part of the claim. At each share the sentence names the policy with the smaller
+loss, or says that the interval of the difference contains zero.
 
-Among noise, a model is judged where it answers `MIN_LEARNED` of the tokens right with nothing dropped; what
-it says otherwise is of a model that has not learned the task. Fine-tuning with a second loss helps where
-the interval of its loss minus that of the same steps without it, at the smallest share, is below zero.
+Among noise, a model is judged if it answers `MIN_LEARNED` of the tokens correctly with nothing dropped;
+otherwise it has not learned the task. Fine-tuning with a second loss helps if the interval of its loss
+minus that of the same steps without it, at the smallest share, is below zero.
 """
 
 from collections.abc import Iterator, Mapping

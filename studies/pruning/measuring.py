@@ -1,4 +1,4 @@
-"""What pruning costs a model: losses of held-out text, the flow through layers, items among noise."""
+"""The cost of pruning for a model: losses of held-out text, the flow through layers, items among noise."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The scales of the study, its models, and what is measured of each."""
+"""The scales of the study, its models, and their measurements."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

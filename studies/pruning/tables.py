@@ -1,4 +1,4 @@
-"""Tables of whatever results are there, and the sentences that follow from them."""
+"""Tables of the available results, and the sentences that follow from them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""The study that asks whether Birdie's pre-training teaches retrieval."""
+"""The study of the effect of Birdie's pre-training on retrieval."""

@@ -1,11 +1,11 @@
-r"""The configuration of each command of the study, which loads this file by its path.
+r"""The configuration of each command of the study; commands load this file by its path.
 
     python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
         --config=studies/retrieval/config.py:small,gated_ssm_plus,mixture,0
 
-Variants: a scale, a model, a procedure and a seed; behind them, for fine-tuning, its task (phonebook or
-extraction) and a learning rate, as in `small,gated_ssm_plus,mixture,0,phonebook,0.001`; and behind these,
-where stages end when they are learned, the number of the fine-tuning and of the stage, both from 0.
+Variants: a scale, a model, a procedure and a seed. For fine-tuning, add its task (phonebook or extraction)
+and a learning rate, as in `small,gated_ssm_plus,mixture,0,phonebook,0.001`. If stages end when learned,
+also add the number of the fine-tuning and of the stage, both from 0.
 """
 
 import ml_collections

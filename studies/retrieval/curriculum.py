@@ -1,9 +1,9 @@
-"""Fine-tuning on phone books by stages that end when they are learned, several times a checkpoint.
+"""Fine-tuning on phone books in stages that end when learned, several times per checkpoint.
 
-Each stage is a run of its own, from the last checkpoint of the one before; its optimizer starts anew. A
-stage ends at the first measurement at which the share of its validation questions that are answered exactly
-right is `FineTuningPlan.learned`; all stages together have at most `FineTuningPlan.steps` steps. What is
-measured on the way is the one size of books that the stage is judged by, which takes little time.
+Each stage is a separate run from the last checkpoint of the previous one, with a new optimizer. A stage
+ends at the first measurement with `FineTuningPlan.learned` of its validation questions answered exactly.
+All stages together have at most `FineTuningPlan.steps` steps. During training only the one size of books
+that decides the stage is measured, which takes little time.
 """
 
 from collections.abc import Iterator

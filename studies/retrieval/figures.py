@@ -1,4 +1,4 @@
-"""Figures of whatever results are there: the Birdie paper's Figures 1, 2 and 3 in the study's numbers."""
+"""Figures of the available results: the Birdie paper's Figures 1, 2 and 3 in the study's numbers."""
 
 import itertools
 from collections import defaultdict

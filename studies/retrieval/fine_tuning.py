@@ -1,8 +1,8 @@
 """Fine-tuning of a run over the grid of its scale, and the choice by validation questions.
 
-A learning rate is constant and without warm-up, so that the checkpoint at step s of a run is the run of s
-steps: the grid of rates and steps costs one run a rate. What is chosen has the best mean validation score
-over the cells: digits right beyond what the commonest digits give, or the answers' F1.
+A learning rate is constant and without warm-up, so the checkpoint at step s equals a run of s steps: the
+grid of rates and steps costs one run per rate. The choice has the best mean validation score over the
+cells: correct digits beyond those of the commonest digits, or the answers' F1.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""How many language targets a mixture has, and in how many positions causal LM has as many.
+"""Counts the language targets of a mixture, and the positions with as many targets in causal LM.
 
     python -m studies.retrieval.language_targets --scale=worth --seed=10 --prepared=WORKDIRS/text_512
 
-Makes the rows that training reads, and counts the targets of the arms causal_lm and prefix_lm; of causal LM
-in a twentieth of the rows.
+Makes the rows that training reads, and counts the targets of the arms causal_lm and prefix_lm; for causal
+LM in a twentieth of the rows.
 """
 
 import argparse

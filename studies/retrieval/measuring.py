@@ -1,8 +1,8 @@
-"""Measuring of a run: which tasks, and the baselines of phone books beside their metrics.
+"""The measuring of a run: its tasks, and baselines for the metrics of phone books.
 
-Baselines are what answers score that do not look at the name. Copying any entry writes some number of the
-book. Giving the commonest digits writes, in each place of a number, the digit that most entries have there:
-of all answers that depend on the book alone, and not on the name, it has the most digits right.
+Baselines are the scores of answers that ignore the name. Copying any entry writes some number of the book.
+Giving the commonest digits writes, in each place of a number, the digit of the most entries. Of all answers
+that depend only on the book, it has the most correct digits.
 """
 
 from collections import Counter

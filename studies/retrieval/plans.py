@@ -1,4 +1,4 @@
-"""What the study runs: what a scale consists of, the procedures, and the runs of a scale in order."""
+"""The plan of the study: the parts of a scale, the procedures, and the runs of a scale in order."""
 
 import itertools
 from collections.abc import Iterator, Mapping

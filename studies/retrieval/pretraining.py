@@ -1,4 +1,4 @@
-"""Pre-training of a run: its configuration, its command, and what is recorded of it."""
+"""Pre-training of a run: its configuration, its command, and its record."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""The scales of the study: from a smoke run over what two cores can do to the paper's sizes."""
+"""The scales of the study: a smoke run, scales for two cores, and the paper's sizes."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tables of whatever results are there, as the generated part of a page in Markdown."""
+"""Tables of the available results, as the generated part of a page in Markdown."""
 
 import itertools
 from collections import defaultdict

@@ -1,7 +1,7 @@
-"""What the mixture is worth: steps of fine-tuning to half right on books of two entries, by arm and seed.
+"""The value of the mixture: steps of fine-tuning to half right on books of two entries, by arm and seed.
 
-The value of a pre-training seed is the median over its fine-tunings: fine-tunings of one checkpoint are
-alike, and count as one run in every test. It is censored where most of them never get there.
+The value of a pre-training seed is the median over its fine-tunings. Fine-tunings of one checkpoint are
+similar, and count as one run in every test. The value is censored if most of them never reach half right.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
