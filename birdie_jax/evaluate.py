@@ -9,7 +9,7 @@ hosts, start every process with the same command, as for training.
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before what is imported below starts threads.
+    # Before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -64,11 +64,11 @@ from birdie_jax.tasks.task_model import Workload, max_length_of, no_announcement
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _PROGRESS_SECONDS = 10.0
-# How long a process may not be heard of while all join.
+# How long a process may be silent while all join.
 _LOST_SECONDS = 60
 
 _WORKDIR = define_path("workdir", "Folder of a run.")
-_MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir.")
+_MODEL = define_path("model", "Folder that birdie_jax.export wrote, instead of --workdir.")
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
 _AVERAGE = flags.DEFINE_bool(
     "average", False, "Use the average of the parameters that the hook parameter_average keeps."
@@ -76,8 +76,8 @@ _AVERAGE = flags.DEFINE_bool(
 _TASK = flags.DEFINE_multi_string(
     "task",
     [],
-    "Task, with settings after a colon and perhaps a name in front: phonebook, "
-    "phonebook:max_entries=16,max_numbers=2, short=phonebook:max_entries=16. May be given several times. "
+    "Task, with optional settings after a colon and an optional name in front: phonebook, "
+    "phonebook:max_entries=16,max_numbers=2, short=phonebook:max_entries=16. Repeatable. "
     f"Tasks: {', '.join(TASKS)}.",
 )
 _JSON = define_path("json", "File for the scores of all tasks.")
@@ -86,18 +86,18 @@ _PREDICTIONS = define_path(
     "predictions", "Folder for the predictions of tasks without known answers, as leaderboards take them."
 )
 _COMPARE = flags.DEFINE_multi_string(
-    "compare", [], "Workdir or exported folder of another model to set beside the first; several times."
+    "compare", [], "Workdir or exported folder of another model to compare with the first. Repeatable."
 )
 _OBJECTIVE = flags.DEFINE_string(
     "objective",
     None,
-    "Ask in the form of this objective, or arm, of the run's mixture. Default: prefix_lm, or else "
+    "Use the prompt format of this objective, or arm, of the run's mixture. Default: prefix_lm, or else "
     "causal_lm; for tasks that hide tokens in place, the first arm of masked_lm.",
 )
 _SHOWN = flags.DEFINE_integer(
     "shown",
     0,
-    "Answers of each task to print after the table, with what was read and what is right: the first ones.",
+    "Number of answers of each task to print after the table, with prompt and reference: the first ones.",
     lower_bound=0,
     upper_bound=1 << 20,
 )
@@ -107,7 +107,7 @@ _ROWS = flags.DEFINE_integer(
 _BATCH_TOKENS = flags.DEFINE_integer(
     "batch_tokens",
     65_536,
-    "Largest number of positions of the prompts of a batch; fewer take less memory.",
+    "Largest number of positions of the prompts of a batch; fewer positions take less memory.",
     lower_bound=1,
     upper_bound=1 << 30,
 )
@@ -115,19 +115,22 @@ _SEED = flags.DEFINE_integer(
     "seed", 0, "Seed of the bootstrap's resamples.", lower_bound=0, upper_bound=1 << 30
 )
 _COORDINATOR_ADDRESS = flags.DEFINE_string(
-    "coordinator_address", None, "Where the processes of this command meet: host:port, on process 0's host."
+    "coordinator_address",
+    None,
+    "Address where the processes of this command meet: host:port, on process 0's host.",
 )
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this command has.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes of this command.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this process: 0 to num_processes - 1.")
 
-# What one model scored: an evaluation for each task, at least one.
+# The scores of one model: an evaluation for each task, at least one.
 _Scores = Sequence[Evaluation]
-# Of a model and a task: the differences from the first model by metric, and the number of pairs of answers.
+# For a model and a task: the differences from the first model by metric, and the number of pairs of
+# answers.
 _Difference = tuple[dict[str, Interval], int]
 
 
 def run(processes: Processes) -> None:
-    """Load the models, ask them, and write what they scored."""
+    """Load the models, measure them, and write their scores."""
     if not _TASK.value:
         raise ConfigError(with_example(f"--task: missing; allowed: one or more of {', '.join(TASKS)}"))
     tasks = tasks_of_flags(_TASK.value)
@@ -141,7 +144,7 @@ def run(processes: Processes) -> None:
         if not other:
             raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
     if _AVERAGE.value:
-        # What is kept of the parameters themselves stays.
+        # The evaluations of the parameters themselves are kept.
         tasks = [named._replace(name=f"{named.name}_average") for named in tasks]
     check_predictions(tasks, _PREDICTIONS.value, _COMPARE.value)
     if processes.first:
@@ -155,7 +158,7 @@ def run(processes: Processes) -> None:
         check_writable(Output("--workdir", kept.evaluation(first.step, "").parent, "folder", files))
     models = [_prepare(first, tasks, processes)]
     for other in _COMPARE.value:
-        # Read before the first question is asked, and kept on the host, where there is room.
+        # Load before the first question, and keep the parameters on the host, which has room.
         loaded = _load_any(other)
         models.append(_prepare(loaded._replace(params=jax.device_get(loaded.params)), tasks, processes))
     asked = [_ask(model, tasks, None if number else kept) for number, model in enumerate(models)]
@@ -202,11 +205,11 @@ def _load_any(folder: str) -> TrainedModel:
 
 
 class _AskedModel(NamedTuple):
-    """A model that can be asked all tasks.
+    """A model that can do all tasks.
 
     Attributes:
         trained: the model.
-        arms: the arms in whose forms it is asked.
+        arms: the arms whose formats prompts have.
         processes: the processes that share the questions.
     """
 
@@ -216,7 +219,7 @@ class _AskedModel(NamedTuple):
 
 
 def _prepare(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> _AskedModel:
-    """Check that a model can be asked all tasks, and read what they ask."""
+    """Check that a model can do all tasks, and read their data."""
     arms = arms_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
     check_tasks(tasks, arms, trained.config, max_length_of(trained.model, trained.config))
     for named in tasks:
@@ -225,7 +228,7 @@ def _prepare(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Proce
 
 
 def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = None) -> list[Evaluation]:
-    """Measure all tasks; each is kept in the workdir, if there is one, before the next is asked."""
+    """Measure all tasks; save each in the workdir, if there is one, before the next."""
     trained, arms, processes = asked
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
     print(f"{trained.origin}: {trained.model.config.name}, asked as {names}", file=sys.stderr)
@@ -263,7 +266,7 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
 
 
 class _Costs:
-    """Lines on standard error, before a task is asked: what it takes, and whether the model has learned it.
+    """Lines on standard error before a task: its cost, and whether its lengths fit the model.
 
     Attributes:
         asked: the task.
@@ -333,7 +336,7 @@ def _keep(workdir: Workdir, evaluation: Evaluation) -> None:
 def _keep_differences(
     workdir: Workdir, asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
 ) -> None:
-    """Write into the workdir's records how other models differ, where there are any."""
+    """Write the differences from other models, if any, into the workdir's records."""
     for number, (record, _) in enumerate(asked[0]) if differences else ():
         found = [
             ModelDifference(others[number].record.model, pairs, metrics)

@@ -1,4 +1,4 @@
-"""What an evaluation found, as the JSON file that `evaluate` writes and the report reads."""
+"""The results of an evaluation: the JSON file that `evaluate` writes and the report reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """The scores of the answers whose questions have like values of a group.
+    """The scores of the answers whose questions have similar values of a group.
 
     Attributes:
         low: the smallest value of the group.
@@ -63,7 +63,7 @@ class Categories:
     """The scores by the categories of one kind; a question may be in none of them, or in several.
 
     Attributes:
-        known: the number of answers of whose questions it is known in which of the categories they are.
+        known: the number of answers whose questions have known categories.
         scores: the scores of each category, by name.
     """
 
@@ -73,14 +73,14 @@ class Categories:
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """Which model was evaluated.
+    """The model that was evaluated.
 
     Attributes:
         origin: its workdir or exported folder.
         step: the train step at which it was saved.
         config_sha256: the hash of its configuration.
         parameters_sha256: the hash of the names and values of its parameters.
-        prompt_format: the objective arm whose format prompts had.
+        prompt_format: the objective arm with the format of the prompts.
     """
 
     origin: str
@@ -95,9 +95,9 @@ class ShownAnswer:
     """A question with its answer, for reading.
 
     Attributes:
-        prompt: what the model read; of a long text its beginning and its end.
-        answer: what it wrote.
-        reference: what is right.
+        prompt: the text that the model read; for a long text its beginning and its end.
+        answer: the text that it wrote.
+        reference: the right answer.
         is_right: whether the two are the same, as the task compares them.
     """
 
@@ -124,14 +124,14 @@ class ModelDifference:
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """What a model scored on a task.
+    """The scores of a model on a task.
 
     Attributes:
         format_version: the version of this format.
         name: the name of the evaluation within its run.
         task: the name of the task.
         settings: the task's settings.
-        main_metric: the metric that stands for the task.
+        main_metric: the main metric of the task.
         model: the model.
         answers: the number of scored answers.
         refused: the questions and records that could not be asked, each a line.
@@ -139,9 +139,9 @@ class EvaluationRecord:
         groups: for each group its parts, from small to large.
         seconds: the duration of the evaluation.
         categories: for each kind of categories its scores.
-        exact: the number of answers that are exactly right; None of a task that does not ask for that.
-        shown: the first questions with their answers, of a task that counts exact ones.
-        differences: of each model that was set beside this one.
+        exact: the number of answers that are exactly right; None for a task without this metric.
+        shown: the first questions with their answers, for a task that counts exact ones.
+        differences: the difference of each model that was compared with this one.
     """
 
     format_version: int
@@ -173,7 +173,7 @@ def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
         where: the file, for messages.
 
     Raises:
-        ConfigError: the contents are no such record; names the file and the field.
+        ConfigError: the contents are not such a record; names the file and the field.
     """
     try:
         value = parse_json(contents)
@@ -184,6 +184,6 @@ def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
     version = value.get("format_version") if isinstance(value, Mapping) else None
     if version != FORMAT_VERSION:
         raise ConfigError(f"{where}: found format_version {version}; allowed: {FORMAT_VERSION}")
-    # Records of older versions lack what was added since.
+    # Records of older versions lack newer fields.
     added = {"categories": {}, "exact": None, "shown": [], "differences": []}
     return parse_typed(EvaluationRecord, {**added, **value}, where, ConfigError)

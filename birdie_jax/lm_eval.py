@@ -1,9 +1,9 @@
 """Run LM Evaluation Harness: `python -m birdie_jax.lm_eval --model_args workdir=runs/tiny --tasks sciq`.
 
-The harness (`lm-eval`, the extra `lm_eval`) has no way of its own to find models of other packages, so that
-its command `lm_eval` knows no `--model birdie_jax`. This command is the same with the same options; where
-they are not given, it adds `--model birdie_jax` and `--batch_size auto`. A program that imports this module
-has the model under the name `birdie_jax` in `lm_eval.simple_evaluate`. See docs/lm_harness.md.
+The harness (`lm-eval`, the extra `lm_eval`) cannot find models of other packages, so its command `lm_eval`
+does not know `--model birdie_jax`. This command is the same with the same options. It adds
+`--model birdie_jax` and `--batch_size auto` if you do not give them. A program that imports this module has
+the model under the name `birdie_jax` in `lm_eval.simple_evaluate`. See docs/lm_harness.md.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from birdie_jax.command_line import refuse
 from birdie_jax.errors import BirdieError, ConfigError, shown
 
 try:
-    # The harness reads its own models only where there are none.
+    # The harness imports its own models only if there are none.
     import lm_eval.models  # noqa: F401 # pyright: ignore[reportMissingImports]
     from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
     from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
@@ -43,16 +43,17 @@ _ROWS = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelArguments:
-    """What `--model_args` may say.
+    """The arguments of `--model_args`.
 
     Attributes:
         workdir: the folder of a run.
-        model: the folder that birdie_jax.export wrote, in place of `workdir`.
+        model: the folder that birdie_jax.export wrote, instead of `workdir`.
         step: the step of the checkpoint; None = the newest.
-        objective: the objective, or arm, of the run's mixture whose format prompts take; None = prefix_lm,
+        objective: the objective, or arm, of the run's mixture with the prompt format; None = prefix_lm,
             or else causal_lm.
         batch_size: the largest number of contexts that are read at a time; "auto" = 32.
-        batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
+        batch_tokens: the largest number of positions of a batch of prompts, except for a single long
+            prompt.
         max_length: the largest number of tokens of prompt and continuation; None = with attention the
             length of training's rows, unless a window is within it; otherwise no limit.
         normalization: "none", or "tokens" for the paper's accuracy (`HarnessModel`).
@@ -70,7 +71,7 @@ class ModelArguments:
 
 @register_model("birdie_jax")
 class BirdieModel(HarnessModel):
-    """The model of a run for the harness, by the arguments of `ModelArguments`."""
+    """The model of a run for the harness, from `ModelArguments`."""
 
     def __init__(self, **arguments: Any):
         """Load the model.
@@ -79,7 +80,7 @@ class BirdieModel(HarnessModel):
             ConfigError: an argument is unknown or unusable.
             CheckpointError: the checkpoint is missing or damaged.
         """
-        # The harness's own, for models of torch: JAX finds its devices, and batches are by length.
+        # Options of the harness for torch models: JAX detects its devices, and batches are by length.
         for name in ("device", "max_batch_size"):
             arguments.pop(name, None)
         parsed = parse_model_arguments(arguments)
@@ -101,7 +102,7 @@ class BirdieModel(HarnessModel):
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> "BirdieModel":
-        """Return the model; what is said in `arg_dict` goes before the command's options."""
+        """Return the model; `arg_dict` has precedence over the command's options."""
         options = {name: value for name, value in (additional_config or {}).items() if value is not None}
         return cls(**{**options, **arg_dict})
 
@@ -109,11 +110,11 @@ class BirdieModel(HarnessModel):
     def create_from_arg_string(
         cls, arg_string: str, additional_config: Mapping[str, Any] | None = None
     ) -> "BirdieModel":
-        """Return the model of a text such as `workdir=runs/tiny,step=200`."""
+        """Return the model from a text such as `workdir=runs/tiny,step=200`."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def get_model_info(self) -> dict[str, Any]:
-        """Return what the harness writes of the model into its results."""
+        """Return the model's description for the harness's results."""
         return {
             "origin": self._trained.origin,
             "step": self._trained.step,
@@ -127,7 +128,7 @@ def parse_model_arguments(arguments: Mapping[str, Any]) -> ModelArguments:
     """Return the arguments, checked.
 
     Raises:
-        ConfigError: an argument is unknown or unusable; names it, what was found and what is allowed.
+        ConfigError: an argument is unknown or unusable; names it, its value and the allowed ones.
     """
     hints = typing.get_type_hints(ModelArguments, include_extras=True)
     for name in arguments:
@@ -185,7 +186,7 @@ def with_defaults(arguments: Sequence[str]) -> list[str]:
 
 
 def check_output(arguments: Sequence[str]) -> None:
-    """Check that the harness can write below `--output_path`, before it asks anything.
+    """Check that the harness can write below `--output_path`, before the first question.
 
     Raises:
         ConfigError: it cannot.
@@ -194,7 +195,7 @@ def check_output(arguments: Sequence[str]) -> None:
     parser.add_argument("--output_path", "-o")
     given = parser.parse_known_args(arguments)[0].output_path
     if given:
-        # The name of a file is that of its results without their date.
+        # A file name is that of the results without their date.
         folder = Path(given).parent if Path(given).suffix == ".json" else Path(given)
         check_outputs([Output("--output_path", folder, "folder")])
 

@@ -1,4 +1,4 @@
-"""The page that sets runs side by side: curves, configurations, scores, and their differences."""
+"""The page that compares runs: curves, configurations, scores and differences."""
 
 from birdie_jax.comparison.page import write_comparison
 

@@ -1,4 +1,4 @@
-"""The page of a comparison: one HTML file with its plots, which refers to nothing outside itself."""
+"""The page of a comparison: one self-contained HTML file with its plots."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,14 +15,14 @@ from birdie_jax.storage import make_path, write_whole
 
 
 def write_comparison(folders: Sequence[epath.PathLike], output: epath.PathLike) -> epath.Path:
-    """Write the page that sets runs side by side, and return its path.
+    """Write the page that compares runs, and return its path.
 
     Args:
         folders: workdirs, and folders of workdirs whose runs differ in their seeds.
         output: the page.
 
     Raises:
-        ConfigError: a folder holds no run, or there is one run alone.
+        ConfigError: a folder has no run, or there is only one run.
         RecordError: a file of a run is missing or damaged; the message names it.
         OSError: the page cannot be written.
     """

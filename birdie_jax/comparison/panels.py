@@ -97,7 +97,7 @@ def _lines(side: Side, index: int, read: _Read, alone: bool) -> list[Line]:
         )
         for name, steps, values in found
     ]
-    # Where all of them have been; between their points as the lines are drawn.
+    # The range that all runs cover; interpolated between their points, as the drawn lines are.
     first, last = max(steps[0] for _, steps, _ in found), min(steps[-1] for _, steps, _ in found)
     grid = found[0][1]
     grid = grid[(grid >= first) & (grid <= last)]

@@ -1,4 +1,4 @@
-"""What the sides measured, next to each other: spread over seeds, and differences from the first side."""
+"""The scores of the sides: spread over seeds, and differences from the first side."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class Cell:
 
     Attributes:
         text: the value.
-        remark: its interval, or what it is of.
+        remark: its interval, or its source.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Row:
     Attributes:
         name: the name of the quantity.
         cells: the value of each side.
-        differences: of each side but the first, how much it is above the first.
+        differences: for each side except the first, its difference from the first.
     """
 
     name: str
@@ -59,7 +59,7 @@ def _number(value: float) -> str:
 
 
 def end_rows(sides: Sequence[Side]) -> list[Row]:
-    """Return what the runs logged at their ends: losses, accuracies, tasks, tokens, time."""
+    """Return the last logged values of the runs: losses, accuracies, tasks, tokens, time."""
     values = [[_end_values(run) for run in side.runs] for side in sides]
     names = dict.fromkeys(name for of_side in values for run in of_side for name in run)
     forms: Mapping[str, _Form] = {"tokens seen": count, "wall time": duration}
@@ -140,7 +140,7 @@ def _signed(value: float) -> str:
 def evaluation_rows(sides: Sequence[Side]) -> list[Row]:
     """Return the metrics of the newest evaluations, by the names of evaluations that several sides have.
 
-    Of single runs a difference is paired question by question, of seeds by seed.
+    The differences of single runs are paired by question, those of several runs by seed.
 
     Raises:
         RecordError: a file of answers is missing or damaged; the message names it.
@@ -198,14 +198,14 @@ def _interval_cell(record: EvaluationRecord | None, metric: str) -> Cell:
 def _paired(
     sides: Sequence[Side], records: Sequence[Sequence[EvaluationRecord | None]], number: int
 ) -> dict[str, Cell]:
-    """Return how much one run is above another, by metric, paired question by question."""
+    """Return the differences of one run from another, by metric, paired by question."""
     first, second = records[0][0], records[number][0]
     if first is None or second is None or len(records[0]) + len(records[number]) > 2:
         return {}
     try:
         task = make_task(first.task, first.settings, f"evaluation {first.name}")
     except ConfigError as error:
-        missing = Cell(NONE, f"{error}; --import names what registers it")
+        missing = Cell(NONE, f"{error}; use --import to register it")
         return dict.fromkeys(first.metrics, missing)
     ours, theirs = _answers(sides[0].runs[0], first), _answers(sides[number].runs[0], second)
     try:

@@ -1,4 +1,4 @@
-"""Tasks: what a model is measured on, and what it may be fine-tuned on."""
+"""Tasks for evaluation and fine-tuning."""
 
 # Importing a task registers it: a new one is one file, and one line here.
 from birdie_jax.tasks import (

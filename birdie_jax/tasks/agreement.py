@@ -31,7 +31,7 @@ ATTRACTORS_GROUP, PIECES_GROUP = "attractors", "pieces"
 CONSTRUCTION = "construction"
 """The kind of the categories."""
 
-# Texts beside one another, of different lengths.
+# Texts next to each other, of different lengths.
 _Tokens = Int32[np.ndarray, " _"]
 
 
@@ -108,7 +108,7 @@ class Agreement(Task):
         return TaskResult(tuple(answers), tuple(refused))
 
     def _pairs(self) -> tuple[list[tuple[str, MinimalPair]], list[str]]:
-        """Return the pairs with their names, and a line for each record that is passed over."""
+        """Return the pairs with their names, and a line for each skipped record."""
         pairs, refused = [], []
         for where, found in read_pairs(self.path, self.format):
             if isinstance(found, DataError):

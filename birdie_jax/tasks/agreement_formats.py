@@ -46,7 +46,7 @@ class MinimalPair(NamedTuple):
     attractors: int | None = None
 
 
-# (the place of a record, what it means or why it is bad)
+# (the place of a record, its meaning or its error)
 Entry = tuple[str, MinimalPair | DataError]
 
 
@@ -118,7 +118,7 @@ def _gulordava(path: str, contents: bytes) -> Iterator[Entry]:
     number = 0
     while number < len(rows):
         first, second = rows[number], rows[number + 1] if number + 1 < len(rows) else None
-        # A row without its other form puts none of those behind it into a wrong pair.
+        # A row without its other form does not shift the pairs after it.
         is_alone = second is None or _class(second) == _RIGHT or _class(first) == _WRONG
         pair = (first, None if is_alone else second)
         yield lines[number][0], _caught(_parse_rows, pair, lines[number][0])
@@ -126,7 +126,7 @@ def _gulordava(path: str, contents: bytes) -> Iterator[Entry]:
 
 
 def _parse_row(columns: Sequence[str], line: bytes, where: str) -> _Row | DataError:
-    """Return a row by its columns, or what is bad about it."""
+    """Return a row by its columns, or its error."""
     try:
         cells = _cells(line, where)
     except DataError as error:
@@ -139,7 +139,7 @@ def _parse_row(columns: Sequence[str], line: bytes, where: str) -> _Row | DataEr
 
 
 def _cells(line: bytes, where: str) -> list[str]:
-    """Return the columns of a line: one that has quotation marks in it stands between two others."""
+    """Return the columns of a line; columns with quotation marks in them are quoted."""
     text = decode_line(line, where)
     try:
         return next(csv.reader([text], delimiter="\t", strict=True), [])
@@ -221,12 +221,12 @@ def _around(words: list[str], place: int) -> tuple[str, str]:
 
 
 def _number(text: Any) -> Any:
-    """Return a text of digits as the integer, and anything else as it is, for the check that follows."""
+    """Return a text of digits as an integer, and any other text unchanged; the caller checks it."""
     return int(text) if isinstance(text, str) and re.fullmatch(r"\d{1,9}", text) else text
 
 
 def _caught(parse: Callable[[Any, str], MinimalPair], record: Any, where: str) -> MinimalPair | DataError:
-    """Return the pair of a record, checked, or what is bad about it."""
+    """Return the checked pair of a record, or its error."""
     try:
         pair = parse(record, where)
         for name in ("good", "bad"):

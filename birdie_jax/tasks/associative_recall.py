@@ -47,7 +47,7 @@ class RecallSequence(NamedTuple):
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class AssociativeRecall(TokenTask):
-    """Pairs of a key and a value, then every key again, whose value is to be recalled.
+    """Pairs of a key and a value, then every key again, to recall its value.
 
     As published: keys and values are from disjoint halves of a vocabulary, all keys of a sequence distinct
     and all its values; the pairs come first; each key is asked for once, in one of the
@@ -58,11 +58,11 @@ class AssociativeRecall(TokenTask):
     Here a model reads a context and writes a target, and each token of the target bears loss. This differs:
 
     - The pairs are the context, behind the marker of prefix_lm, and may be read in both directions. The
-      slots are the target, so that nothing of them is known while the pairs are read.
-    - The right value stands behind each key in the target, where the published sequence has a filler; a
+      slots are the target, so the model knows nothing of them while it reads the pairs.
+    - The right value follows each key in the target, where the published sequence has a filler; a
       later query can see it. As all keys are distinct, this reveals no other answer.
-    - In training, keys, fillers and END bear loss too. Which key comes when cannot be foreseen, so the
-      loss does not go to zero; the metrics are of values alone, as published.
+    - In training, keys, fillers and END bear loss too. The order of keys is unpredictable, so the
+      loss does not go to zero. The metrics count values alone, as published.
     - The vocabulary is the first pieces of the tokenizer that stand for text: the filler, keys, values.
 
     Each question is one query: its prompt is the context and the target up to the key, all right, and its
@@ -175,7 +175,7 @@ class RecallExamples:
         self._task, self._tokens = task, tokens
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return a sequence with marker and END; None where they do not fit `max_positions`."""
+        """Return a sequence with marker and END; None if they do not fit `max_positions`."""
         if self._task.sequence_length + 2 > max_positions:
             return None
         sequence = self._task.draw_sequence(rng)

@@ -25,7 +25,7 @@ Derive = Callable[[Float[np.ndarray, "samples metrics"]], Float[np.ndarray, "sam
 def bootstrap_means(
     scores: Scores, weights: Weights, seed: int = 0, derive: Derive | None = None
 ) -> list[Interval]:
-    """Return the weighted mean of each metric with its 95 % interval, then what is derived from the means.
+    """Return the weighted mean of each metric with its 95 % interval, then the derived metrics.
 
     Args:
         scores: the scores of each answer; at least one answer.
@@ -43,7 +43,7 @@ def bootstrap_means(
         )
     weighted = np.concatenate([scores * weights[:, None], weights[:, None]], axis=1)
     sums = _resampled_sums(weighted, seed)
-    # A resample may hold answers of no weight alone.
+    # All answers of a resample may have weight 0.
     sums = sums[sums[:, -1] > 0]
     resampled = sums[:, :-1] / sums[:, -1:]
     means = weighted[:, :-1].sum(axis=0) / total

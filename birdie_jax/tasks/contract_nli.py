@@ -1,4 +1,4 @@
-"""ContractNLI (Koreeda and Manning 2021) as SCROLLS has it: what a contract says of a hypothesis.
+"""ContractNLI (Koreeda and Manning 2021) in SCROLLS's form: whether a contract entails a hypothesis.
 
 python -m birdie_jax.evaluate --workdir=runs/cnli --task=contract_nli:path=validation.jsonl
 """
@@ -32,7 +32,7 @@ class ContractNLI(HeadTask):
 
     Attributes:
         main_metric: the share of right classes, SCROLLS's exact match.
-        path: the JSONL file, or its URL: to learn from, or to be measured on.
+        path: the JSONL file, or its URL, for training or evaluation.
         skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
@@ -48,7 +48,7 @@ class ContractNLI(HeadTask):
         return Head(CLASSIFICATION, self.name, len(CLASSES), CLASSES)
 
     def samples(self) -> tuple[list[tuple[str, Sample]], list[str]]:
-        """Return the samples with the ids of their records, and a line for each that was passed over.
+        """Return the samples with the ids of their records, and a line for each skipped one.
 
         Raises:
             DataError: the file cannot be read, or records are bad; names them by their lines.

@@ -1,4 +1,4 @@
-"""An evaluation: a task under a name, measured, summed up, and written for people and programs."""
+"""An evaluation: a named task, its measurement, its summary and its files."""
 
 import json
 import math
@@ -47,7 +47,7 @@ class NamedTask(NamedTuple):
 
 
 class AskedArms(NamedTuple):
-    """The arms in whose forms a model is asked.
+    """The arms whose formats prompts have.
 
     Attributes:
         prompts: the arm whose format prompts take; where no task asks one, that of `in_place`.
@@ -59,12 +59,12 @@ class AskedArms(NamedTuple):
     in_place: Arm | None
 
     def of(self, task: Task) -> Arm:
-        """Return the arm in whose form a task asks."""
+        """Return the arm whose format a task uses."""
         return self.in_place if task.in_place and self.in_place else self.prompts
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation found.
+    """The results of an evaluation.
 
     Attributes:
         record: the scores.
@@ -127,10 +127,10 @@ def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
 
 
 def taught_arms(config: Config) -> tuple[Arm, ...]:
-    """Return the arms in whose formats a model of `config` may be asked.
+    """Return the arms whose formats a model of `config` can read.
 
-    Fine-tuning teaches one format alone, whatever was taught before: that of prompts, or for a head that of
-    masked LM.
+    Fine-tuning trains one format alone, whatever the model learned before: that of prompts, or for a head
+    that of masked LM.
 
     Raises:
         ConfigError: the configuration describes a mixture that cannot be.
@@ -142,7 +142,7 @@ def taught_arms(config: Config) -> tuple[Arm, ...]:
 
 
 def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTask]) -> AskedArms:
-    """Return the arms in whose forms tasks ask a model.
+    """Return the arms whose formats tasks use.
 
     Args:
         arms: the arms that the model was trained on; none where they are not known.
@@ -186,24 +186,24 @@ def _arm_in_place(arms: Sequence[Arm], name: str) -> Arm:
 def check_tasks(
     tasks: Sequence[NamedTask], arms: AskedArms, config: Config, max_length: int | None
 ) -> None:
-    """Check, before anything is read or compiled, that a model can be asked tasks.
+    """Check that a model can do tasks, before any data is read or any program is compiled.
 
     Args:
         tasks: the tasks.
-        arms: the arms in whose forms they ask.
+        arms: the arms whose formats they use.
         config: the configuration of the run that trained the model.
         max_length: the largest number of tokens that the model has learned; None = no limit.
 
     Raises:
-        ConfigError: a task asks an encoder to write, or a head that the model has not, or one of other
-            classes, or reads more tokens than the model has learned.
+        ConfigError: a task needs an encoder to write, or a head that the model does not have, or other
+            classes, or more tokens than the model has learned.
     """
     model = config.model
     for name, task in tasks:
         if task.head is not None:
             _check_head(name, task.head, trained_head(config))
         if architecture_of(model).encoder and not task.in_place:
-            # Tasks that a head answers need one that was taught.
+            # Tasks for a head need a trained one.
             allowed = ", ".join(
                 known for known, kind in TASKS.items() if kind.in_place and kind.head is Task.head
             )
@@ -283,13 +283,13 @@ def answers_to_jsonl(answers: Iterable[ScoredAnswer]) -> bytes:
         try:
             lines.append(text.encode())
         except UnicodeEncodeError:
-            # Half of a character, which JSON can say and UTF-8 cannot.
+            # A lone surrogate: JSON can encode it, and UTF-8 cannot.
             lines.append(json.dumps(line).encode())
     return b"".join(line + b"\n" for line in lines)
 
 
 def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Sequence[str]) -> None:
-    """Check, before a model is loaded, that all predictions have a place of their own.
+    """Check that all predictions have their own file, before a model is loaded.
 
     Args:
         tasks: the tasks that are asked.
@@ -328,7 +328,7 @@ def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Se
 
 
 def check_kept_evaluations(workdir: Workdir, step: int, tasks: Sequence[NamedTask]) -> None:
-    """Check, before a model is asked, that scores and predictions do not take each other's place.
+    """Check that scores and predictions do not replace each other, before a model is asked.
 
     Args:
         workdir: the workdir of the model, where evaluations are kept by their names.
@@ -344,7 +344,7 @@ def check_kept_evaluations(workdir: Workdir, step: int, tasks: Sequence[NamedTas
         if not exists(path):
             continue
         kept = parse_evaluation(read_bytes(path), str(path))
-        # One that has asked nothing has no scores either.
+        # An evaluation without questions has no scores either.
         found = "scores" if kept.metrics else "predictions" if kept.answers else ""
         asked = "predictions" if task.predictions_file else "scores"
         if found not in ("", asked):
@@ -355,7 +355,7 @@ def check_kept_evaluations(workdir: Workdir, step: int, tasks: Sequence[NamedTas
 
 
 def write_predictions(folder: str, tasks: Sequence[NamedTask], evaluations: Sequence[Evaluation]) -> None:
-    """Write the predictions of each task that has some, and say where.
+    """Write the predictions of each task that has some, and print the files.
 
     Args:
         folder: the folder, or its URL; made if it is not there.

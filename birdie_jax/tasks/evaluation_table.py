@@ -63,7 +63,7 @@ def summarise_seeds(workdirs: Sequence[str]) -> list[SeedScores]:
         SeedScores(name, metric, tuple(one[name].metrics[metric].mean for one in found))
         for name in sorted(first)
         for metric in first[name].metrics
-        # Records of before inner metrics were left out have more.
+        # Older records also have the inner metrics.
         if all(metric in one[name].metrics for one in found)
     ]
 
@@ -92,8 +92,8 @@ def _check_evaluations(
     workdir: str,
     other: Mapping[str, EvaluationRecord],
 ) -> None:
-    """Check that two runs were asked the same at the same step."""
-    # First, as an unfinished run would be evaluated in vain.
+    """Check that two runs were evaluated alike at the same step."""
+    # First, because the evaluation of an unfinished run would be useless.
     first_step, step = (next(iter(records.values())).model.step for records in (first, other))
     if step != first_step:
         raise ConfigError(
@@ -186,12 +186,12 @@ def answer_lines(record: EvaluationRecord, answers: Sequence[ShownAnswer]) -> st
 
 
 def breakdown_tables(record: EvaluationRecord) -> str:
-    """Return the main metric of an evaluation by its groups and categories; empty where it has none."""
+    """Return the main metric of an evaluation by its groups and categories; empty if it has none."""
     return "\n\n".join(filter(None, (group_tables(record), category_tables(record))))
 
 
 def group_tables(record: EvaluationRecord) -> str:
-    """Return the main metric of an evaluation by each of its groups; empty where it has none."""
+    """Return the main metric of an evaluation by each of its groups; empty if it has none."""
     parts = []
     for group, scores in record.groups.items():
         if len(scores) < 2:
@@ -208,7 +208,7 @@ def group_tables(record: EvaluationRecord) -> str:
 
 
 def category_tables(record: EvaluationRecord) -> str:
-    """Return the main metric of an evaluation by its categories, a row each; empty where it has none."""
+    """Return the main metric of an evaluation by its categories, a row each; empty if it has none."""
     parts = []
     for kind, categories in record.categories.items():
         table = Table(box=None, pad_edge=False)
@@ -271,7 +271,7 @@ def comparison_table(
 
 
 def refused_lines(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Return what was not asked, with how much more there is of it."""
+    """Return the first questions that were not asked, and the number of the others."""
     lines = []
     for record in records:
         if record.refused:

@@ -97,7 +97,7 @@ class Glue(HeadTask):
 
     @property
     def main_metric(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The metric that stands for the data set."""
+        """The main metric of the data set."""
         return self._form.metrics[0]
 
     @property
@@ -111,7 +111,7 @@ class Glue(HeadTask):
         )
 
     def samples(self, split: str) -> tuple[list[Sample], list[str]]:
-        """Return the samples of a split, and a line for each row that was passed over.
+        """Return the samples of a split, and a line for each skipped row.
 
         Raises:
             DataError: the file cannot be read, or rows are bad; names them by their lines.
@@ -202,7 +202,7 @@ class Glue(HeadTask):
         return read_unlabelled(make_path(self.path) / f"{self.split}.tsv", self._form)
 
     def _categories(self, samples: Sequence[Sample]) -> list[dict[str, tuple[str, ...]]]:
-        """Return for each sample the phenomena that it shows, and nothing where it is not annotated."""
+        """Return the phenomena of each sample; nothing for a sample without annotation."""
         found = read_phenomena(make_path(self.phenomena)) if self.phenomena else {}
         categories: list[dict[str, tuple[str, ...]]] = []
         for sample in samples:

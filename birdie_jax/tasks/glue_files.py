@@ -110,7 +110,7 @@ MAX_SCORE = 5.0
 
 _Parsed = TypeVar("_Parsed")
 
-# (the columns of a row by their names, its place for messages) -> what they mean
+# (the columns of a row by their names, its place for messages) -> its meaning
 ParseRow = Callable[[Mapping[str, str], str], _Parsed]
 
 
@@ -178,13 +178,13 @@ def _check_header(columns: Sequence[str], needed: Sequence[str], where: str) -> 
 # file: its index, and the class by its name or the number. What is sent in is a zip of one for each
 # data set.
 
-# Of a label that nothing reads.
+# A label that is never read.
 _ANY_LABEL = 1
 _HEADER = ("index", "prediction")
 
 
 def read_unlabelled(path: epath.PathLike, form: GlueDataset) -> tuple[list[str], list[Sample]]:
-    """Return the indices of a test file's rows, and their samples, whose labels mean nothing.
+    """Return the indices of a test file's rows, and their samples, whose labels have no meaning.
 
     Raises:
         DataError: the file cannot be read, or rows are bad or have an index twice; names them by their

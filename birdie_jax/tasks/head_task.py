@@ -61,18 +61,18 @@ def sample_tokens(
 
 
 def cut_longest(texts: Sequence[Int32[np.ndarray, " _"]], max_tokens: int) -> list[Int32[np.ndarray, " _"]]:
-    """Return the beginnings of texts, together at most `max_tokens` long, cut where they are longest."""
+    """Return the beginnings of texts, together at most `max_tokens` long; the longest is cut first."""
     lengths, order = [len(text) for text in texts], sorted(range(len(texts)), key=lambda n: len(texts[n]))
     left = max_tokens
     for place, number in enumerate(order):
-        # The shortest one takes what it needs of its share; what it leaves is the others'.
+        # The shortest text takes what it needs of its share; the others get the rest.
         lengths[number] = min(lengths[number], left // (len(order) - place))
         left -= lengths[number]
     return [text[:length] for text, length in zip(texts, lengths, strict=True)]
 
 
 def labelled_example(context: Int32[np.ndarray, " positions"], label: int) -> Example:
-    """Return the example of a context whose label stands on its first position."""
+    """Return the example of a context, with the label on its first position."""
     labels = np.full(len(context), NO_LABEL, np.int32)
     labels[0] = label
     return Example(context, np.empty(0, np.int32), labels=labels)
@@ -84,7 +84,7 @@ class SampleExamples:
     Attributes:
         lengths: the positions that each example covers, int64 [examples].
         sha256: the hash of all examples.
-        refused: a line for each record that was passed over.
+        refused: a line for each skipped record.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SampleExamples:
         labels: Sequence[int],
         refused: Sequence[str] = (),
     ):
-        """Keep the contexts, one after another in one array, their labels, and what was passed over."""
+        """Keep the contexts in one array, their labels, and the skipped samples."""
         self.refused = tuple(refused)
         self._names, self._labels = list(names), np.array(labels, np.int32)
         self.lengths: Int64[np.ndarray, " examples"] = np.array(list(map(len, contexts)), np.int64)
@@ -138,7 +138,7 @@ class HeadTask(Task):
         """The head that the task needs."""
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that texts are cut to what a model has learned."""
+        """Check that texts are cut to the length that a model has learned."""
         del arm_in_place
         if max_length is not None and self.max_positions > max_length:
             raise ConfigError(
@@ -153,7 +153,7 @@ class HeadTask(Task):
 
         Args:
             samples: what is learned from.
-            refused: a line for each record that was passed over.
+            refused: a line for each skipped record.
             tokenizer: the tokenizer of the model.
         """
         names, labels = [sample.name for sample in samples], [sample.label for sample in samples]
@@ -167,7 +167,7 @@ class HeadTask(Task):
         *,
         all_needed: bool = False,
     ) -> tuple[list[tuple[int, int, list[float]]], list[str]]:
-        """Return what the head says of each sample that the model can read.
+        """Return the head's scores of each sample that the model can read.
 
         Args:
             samples: the samples.

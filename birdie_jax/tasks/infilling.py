@@ -32,7 +32,7 @@ _QUESTION = "Which choice best fills in the missing entry?"
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Infilling(ChoiceTask):
-    """Choose what fills the blank of a story.
+    """Choose the text that fills the blank of a story.
 
     A record has `entries`, the texts of the story, one of them null or "(blank)"; `choices`, 2 to 26 texts;
     `label`, the number of the right one from 0 on, or its letter; and an `id`, or else goes by its line.

@@ -24,12 +24,12 @@ _INPUT = define_path("input", "JSONL file of stories, or its URL.", required=Tru
 _OUTPUT = define_path("output", "JSONL file for the stories that are kept, or its URL.", required=True)
 _VOTES = define_path("votes", "JSONL file of the judges' votes; default: no vote decides.")
 _SIMILARITY = flags.DEFINE_float(
-    "similarity", SIMILARITY, "Jaccard similarity of words from which on two stories are near duplicates."
+    "similarity", SIMILARITY, "Least Jaccard similarity of words of two near duplicates."
 )
 
 
 def main(arguments: list[str]) -> None:
-    """Filter the stories that the flags name, and print what became of them."""
+    """Filter the stories that the flags name, and print the counts."""
     del arguments
     if not 0 < _SIMILARITY.value <= 1:
         raise ConfigError(f"--similarity: found {_SIMILARITY.value}; allowed: more than 0 and at most 1")

@@ -36,7 +36,7 @@ class FlatExamples:
     Attributes:
         lengths: the positions that each example covers, int64 [examples].
         sha256: a hash of all examples.
-        refused: a line for each record that was passed over.
+        refused: a line for each skipped record.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class FlatExamples:
         Args:
             pairs: for each example its prompt, with at least one token, and its answer.
             names: what people call each example.
-            refused: a line for each record that was passed over.
+            refused: a line for each skipped record.
             tokenizer: the tokenizer of the model.
         """
         self._names, self.refused = names, tuple(refused)
-        # What stands before the text of every prompt.
+        # The tokens before the text of every prompt.
         objective = make_objective(PROMPT_OBJECTIVE)
         marker = make_prompt(_PROBE, objective, tokenizer).context[: -len(tokenizer.encode(_PROBE))]
         blocks, contexts, ends = [_END[:0]], [], []
@@ -88,7 +88,7 @@ class FlatExamples:
         return Example(self._tokens[begin:split], self._tokens[split:end])
 
     def name_of(self, index: int) -> str:
-        """Return what people call an example."""
+        """Return the display name of an example."""
         return self._names[index]
 
 
@@ -97,8 +97,8 @@ def _blocks(pairs: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, st
         yield pairs[first : first + _BLOCK]
 
 
-# A single message of the user is read as it is, so that `generate --prompt` asks in the form that was
-# taught. In a longer dialogue each message stands under its role, and the last line says who is to speak.
+# A single message of the user is read unchanged, so `generate --prompt` has the form of training. In a
+# longer dialogue each message follows its role, and the last line names the next speaker.
 DEFAULT_TEMPLATE = """\
 {%- if messages | length == 1 and messages[0].role == 'user' -%}
 {{ messages[0].content }}
@@ -126,7 +126,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str):
-        """Compile a template; an empty one stands for the default.
+        """Compile a template; an empty one means the default.
 
         Raises:
             ValueError: it is no template; the message names its line.
@@ -164,7 +164,7 @@ _ROLES = ("system", "user", "assistant")
 
 
 class Turn(NamedTuple):
-    """An answer of the assistant, and what stands before it.
+    """An answer of the assistant, and the messages before it.
 
     Attributes:
         name: the place of the turn: its file and line, and which of the line's answers it is if not the
@@ -215,7 +215,7 @@ class Instructions(Task):
             raise ValueError(f"template: {error}; allowed: a Jinja template") from error
 
     def read_turns(self) -> tuple[list[Turn], list[str]]:
-        """Return the answers to learn, in the order of the file, and a line for each record passed over.
+        """Return the answers to learn, in the order of the file, and a line for each skipped record.
 
         Raises:
             DataError: the file cannot be read, or records are bad; names the first, and counts all.
@@ -310,5 +310,5 @@ def _read_messages(record: Mapping[str, Any], where: str) -> list[dict[str, str]
 
 
 def _roles_after(role: str) -> tuple[str, ...]:
-    """Return the roles that a message may have behind one of `role`, or as the first one."""
+    """Return the roles that a message may have after one of `role`, or as the first one."""
     return {"": _ROLES[:2], "system": ("user",), "user": ("assistant",), "assistant": ("user",)}[role]

@@ -46,7 +46,7 @@ class LabelledText(HeadTask):
 
     Attributes:
         main_metric: the share of right classes.
-        path: the JSONL file, or its URL: to learn from, or to be measured on.
+        path: the JSONL file, or its URL, for training or evaluation.
         classes: the classes as the records name them, in the order of the head's scores. The run that is
             measured must have the same order.
         head_name: the name of the head. A run that starts from a head with the same name and classes reuses
@@ -54,7 +54,7 @@ class LabelledText(HeadTask):
         text_field: the field with the text.
         text_pair_field: the field with the second text of a pair, which a record may lack.
         label_field: the field with the class.
-        id_field: the field with the name of the record; without it a record goes by its line.
+        id_field: the field with the name of the record; without it the line identifies the record.
         group_fields: the fields with integers that break scores down.
         skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
@@ -92,7 +92,7 @@ class LabelledText(HeadTask):
         return Head(CLASSIFICATION, self.head_name, len(self.classes), self.classes)
 
     def records(self) -> tuple[list[_Labelled], list[str]]:
-        """Return the records, and a line for each that was passed over.
+        """Return the records, and a line for each skipped one.
 
         Raises:
             DataError: the file cannot be read, or records are bad; names them by their lines.
@@ -133,7 +133,7 @@ class LabelledText(HeadTask):
         return TaskResult(tuple(answers), (*refused, *too_long))
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
-        """Return Matthews' correlation where there are two classes."""
+        """Return Matthews' correlation if there are two classes."""
         return {MATTHEWS: matthews_of_means(means)} if len(self.classes) == _TWO else {}
 
     @property

@@ -96,7 +96,7 @@ class LMEvalTask(Task):
         return TaskResult(tuple(answers))
 
     def _manager(self) -> Any:
-        """Return what loads the harness's tasks, and knows those that are asked for."""
+        """Return the manager that loads the harness's tasks and knows the given ones."""
         try:
             from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 

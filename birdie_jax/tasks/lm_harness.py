@@ -20,11 +20,11 @@ from birdie_jax.tasks.task_model import TaskModel
 
 Normalization = Literal["none", "tokens"]
 
-# Objectives whose prompts any text is.
+# Objectives that take any text as a prompt.
 _OBJECTIVES = ("prefix_lm", "copying", "deshuffling", "causal_lm")
 # The settings of a request for an answer, except `until` and the number of tokens.
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
-# As the harness's own models have it, where a task gives no number.
+# The default of the harness's own models, if a task gives no number.
 _MAX_TOKENS = 256
 
 PAPER_TASKS = (
@@ -52,7 +52,7 @@ class _Cut(NamedTuple):
 
 
 class _Answering(NamedTuple):
-    """How an answer is to be written; requests that share it are answered together.
+    """How to decode an answer; requests with the same rule are answered together.
 
     Attributes:
         until: the strings before which it ends.
@@ -195,7 +195,7 @@ class HarnessModel(LM):
         return len(self._split(context, continuation)[1])
 
     def _split(self, context: str, continuation: str) -> tuple[str, np.ndarray]:
-        """Return what is read and the tokens that are scored.
+        """Return the prompt and the tokens to score.
 
         Space at the end of the context begins the continuation (as in the harness's `TemplateLM`). In
         causal_lm the tokens of the continuation are those that the context lacks of both together.
@@ -208,7 +208,7 @@ class HarnessModel(LM):
         return stripped, whole[len(tokenizer.encode(stripped)) :]
 
     def _prompt(self, context: str, max_tokens: int) -> _Cut:
-        """Return the prompt of a context, short enough for `max_tokens` tokens behind it."""
+        """Return the prompt of a context, short enough for `max_tokens` tokens after it."""
         nothing = np.empty(0, np.int32)
         objective = self._model.arm.objective
         prompt = Prompt(nothing, nothing)

@@ -80,7 +80,7 @@ class MaskedText(Task):
 
     def _objective(self, arm: Arm | None) -> MaskedLM:
         """Return the objective that a model has learned, its marker above all, with the task's shares."""
-        # The default one where it is not known what the model was trained on.
+        # The default objective if the model's training objectives are unknown.
         learned = MaskedLM() if arm is None else arm.objective
         if not isinstance(learned, MaskedLM):
             raise ConfigError(
@@ -89,7 +89,7 @@ class MaskedText(Task):
         return replace(learned, rate=self.rate, mask_share=self.mask_share, random_share=self.random_share)
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that a window is as long as the arm needs, and no longer than what a model has learned."""
+        """Check that a window is long enough for the arm and not too long for the model."""
         objective = self._objective(arm_in_place)
         if self.window < objective.minimum_tokens:
             raise ConfigError(

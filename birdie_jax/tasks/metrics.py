@@ -29,7 +29,7 @@ PEARSON, SPEARMAN = "pearson", "spearman"
 
 _CONFUSION = _POSITIVE, _PREDICTED, _TRUE_POSITIVE = "positive", "predicted_positive", "true_positive"
 _MOMENTS = ("x", "y", "xx", "yy", "xy")
-# A variance below this share of the mean square is what rounding leaves of numbers that are all equal.
+# A variance below this share of the mean square is a rounding error of equal numbers.
 _ROUNDING = 1e-12
 
 INNER_METRICS = frozenset(
@@ -53,7 +53,7 @@ def confusion(label: int, predicted: int) -> dict[str, float]:
 
 
 def f1_of_means(means: Mapping[str, float]) -> float:
-    """Return F1 of the positive class from the means of `confusion`; 0 where there is none at all."""
+    """Return F1 of the positive class from the means of `confusion`; 0 if it is undefined."""
     both = means[_POSITIVE] + means[_PREDICTED]
     return 2 * means[_TRUE_POSITIVE] / both if both else 0.0
 
@@ -77,7 +77,7 @@ def correlation_scores(labels: Sequence[float], predicted: Sequence[float]) -> l
 
 
 def correlation_scores_within(scores: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return what `correlation_scores` gives for some of its answers alone, which ranks them anew.
+    """Return `correlation_scores` of some of its answers alone, with new ranks.
 
     Args:
         scores: the metrics that it gave for these among others, from which their order and distances are
@@ -127,7 +127,7 @@ def _moments(sides: Mapping[str, tuple[Numbers, ...]]) -> list[dict[str, float]]
             if not np.isfinite(side).all():
                 wrong = side[~np.isfinite(side)][0]
                 raise ValueError(f"correlation: found {wrong}; allowed: finite numbers")
-        # Standardised first: else numbers that hardly differ would leave nothing but rounding.
+        # Standardise first: otherwise numbers that hardly differ give only rounding errors.
         x, y = (_standardised(_ranks(side) if kind == SPEARMAN else side) for side in of_kind)
         for moment, column in zip(_MOMENTS, (x, y, x * x, y * y, x * y), strict=True):
             for of_answer, value in zip(scores, column.tolist(), strict=True):
@@ -188,7 +188,7 @@ def contains(answer: str, references: Sequence[str]) -> float:
 
 
 def contains_verbatim(answer: str, references: Sequence[str]) -> float:
-    """Return 1 if any reference, as it is written but for upper and lower case, is in the answer, else 0.
+    """Return 1 if the answer contains any reference, ignoring only case, else 0.
 
     It is the measure `contains` of the tasks of the EleutherAI harness on recall (squad_completion, fda,
     swde; Arora et al., 2024). Arguments are those of `exact_match`.

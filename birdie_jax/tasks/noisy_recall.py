@@ -37,7 +37,7 @@ class NoisySequence(NamedTuple):
         sequence: int64 [sequence_length], the items in their places, and noise.
         keys: int64 [items], the keys in the order of the items; without a query there is none.
         values: int64 [items], the values in the order of the items.
-        places: int64 [items], where each value stands in the sequence.
+        places: int64 [items], the place of each value in the sequence.
         asked: int64 [items], the numbers of the items in the order in which they are asked for.
     """
 
@@ -51,15 +51,15 @@ class NoisySequence(NamedTuple):
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class NoisyRecall(TokenTask):
-    """Items stand among noise, and what they hold is to be written.
+    """Items among noise; the model writes their values.
 
     Noise, keys and values are of disjoint parts of a vocabulary, the first pieces of the tokenizer that
-    stand for text. Noise is drawn with replacement, keys and values without.
+    represent text. Noise is drawn with replacement, keys and values without.
 
     - With query "none" an item is a value, and all values are written in their order.
-    - With "first" and "last" an item is a key with its value behind it. With "first" one key stands before
+    - With "first" and "last" an item is a key, followed by its value. With "first" one key is before
       the sequence, and its value is written. With "last" keys come after the context, as the beginning of
-      what is written: a question has one of them; in training all come in a random order, each with its
+      the answer: a question has one key; in training all come in a random order, each with its
       value behind it.
 
     Behind the marker of prefix_lm and the key of "first", the sequence is the context. Keys after the
@@ -112,7 +112,7 @@ class NoisyRecall(TokenTask):
     def draw_sequence(self, rng: np.random.Generator) -> NoisySequence:
         """Return a random sequence."""
         size = self._item_length
-        # Items are disjoint: room for all but the first token of each is left out, and put in again.
+        # Items are disjoint: draw places without the room of their later tokens, then add it.
         rooms = self.sequence_length - self.items * (size - 1)
         starts = np.sort(rng.choice(rooms, self.items, replace=False)) + np.arange(self.items) * (size - 1)
         sequence = rng.integers(self.noise, size=self.sequence_length)
@@ -168,7 +168,7 @@ class NoisyRecall(TokenTask):
         return questions, ()
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples:
-        """Return a generator of sequences, all of one length but for the marker, the query and the answer.
+        """Return a generator of sequences, all of one length, plus the marker, the query and the answer.
 
         Raises:
             ConfigError: the tokenizer has fewer pieces than the vocabulary of the task.
@@ -193,7 +193,7 @@ class NoisyRecallExamples:
         self._task, self._tokens = task, tokens
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return a sequence with what is to be written; None where they do not fit `max_positions`."""
+        """Return a sequence with its answer; None if they do not fit `max_positions`."""
         drawn = self._task.draw_sequence(rng)
         context = self._task.context(drawn, self._tokens)
         target = [*self._task.target(drawn, self._tokens), vocabulary.END]

@@ -44,7 +44,7 @@ class TextSource(NamedTuple):
 
 
 class Passages:
-    """Draws passages of as many tokens as are asked for."""
+    """Draws passages of a given number of tokens."""
 
     def __init__(
         self, tokenizer: Tokenizer, text: TextSource | None, split: str, *, whole_lines: bool = False
@@ -245,7 +245,7 @@ class ObjectiveByLength(TokenTask):
 
 
 class ObjectiveExamples:
-    """Examples of an objective, made of passages whose lengths are uniform over what fits."""
+    """Examples of an objective from passages, with lengths uniform over those that fit."""
 
     def __init__(self, objective: Objective, passages: Passages):
         """Draw lengths within those of `objective`."""
@@ -277,7 +277,7 @@ def _build(objective: Objective, passages: Passages, length: int, rng: np.random
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class CopyingByLength(ObjectiveByLength):
-    """The passage is to be written as it stands, in the format of the objective copying."""
+    """Copy the passage, in the format of the objective copying."""
 
     name: ClassVar[str] = "copying_by_length"
 
@@ -292,11 +292,11 @@ Rate = Annotated[float, Bounds(more_than=0, at_most=1)]
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class DeshufflingByLength(ObjectiveByLength):
-    """The passage is to be written in its order, in the format of the objective deshuffling.
+    """Write the shuffled passage in its order, in the format of the objective deshuffling.
 
     Attributes:
         rate: the share of the passage's tokens that is shuffled.
-        source: where passages are read; random tokens have no order to be found again.
+        source: the source of passages; random tokens have no order to restore.
     """
 
     name: ClassVar[str] = "deshuffling_by_length"
@@ -321,7 +321,7 @@ SpanLength = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class SelectiveCopyingByLength(ObjectiveByLength):
-    """Spans of the passage are to be written, in the format of the objective selective_copying.
+    """Write spans of the passage, in the format of the objective selective_copying.
 
     Attributes:
         spans: the number of spans that are asked for.

@@ -118,7 +118,7 @@ class Perplexity(Task):
             )
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that a window is no longer than what a model has learned."""
+        """Check that a window is not longer than the rows that a model has learned."""
         del arm_in_place
         if max_length is not None and self.window > max_length:
             raise ConfigError(

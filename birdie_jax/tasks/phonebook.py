@@ -28,7 +28,7 @@ Positions = Annotated[int, Bounds(at_least=1, at_most=2**24)]
 Questions = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
 _EVALUATION, _TRAINING = 0, 1
-# Streams of random numbers of the evaluation, beside the seed and the number of a question or a round.
+# Streams of random numbers of the evaluation; the seed and the number of a question or a round follow.
 _ORDER_STREAM, _BOOK_STREAM = 0, 1
 # Names vary in length: a book that should fit may not, and is drawn again.
 _ATTEMPTS = 8
@@ -37,7 +37,7 @@ _ATTEMPTS = 8
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Phonebook(GenerationTask):
-    """Names are asked for, and their numbers stand in a phone book, in the form of the paper's Figure 6.
+    """Look up the numbers of names in a phone book, in the form of the paper's Figure 6.
 
     Question i is a function of the other settings, the tokenizer and i: fewer are the first of more. One
     after the other, in an order shuffled anew every round, come all pairs of a count of numbers, from
@@ -104,7 +104,7 @@ class Phonebook(GenerationTask):
             ConfigError: a book of `min_entries` with `max_numbers` does not fit `max_positions`.
         """
         maker = self._maker(tokenizer)
-        # The start token, and the longest answer whichever numbers are asked for.
+        # The start token, and the longest answer for any numbers.
         answer_positions = 1 + self._answer_limit
         sizes = self._sizes(maker, answer_positions)
         questions = []
@@ -210,7 +210,7 @@ class Phonebook(GenerationTask):
         return max(self.min_entries, numbers)
 
     def _sizes(self, maker: BookMaker, answer_positions: int) -> list[tuple[int, int]]:
-        """Return the pairs of a count of numbers and a largest count of entries that are asked."""
+        """Return the pairs of a count of numbers and a largest count of entries."""
         largest_demand = maker.mean_positions(
             self.max_numbers, self._min_entries(self.max_numbers), answer_positions
         )
@@ -251,7 +251,7 @@ class PhonebookExamples:
         self._smallest = maker.mean_positions(task.min_numbers, max(task.min_entries, task.min_numbers))
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return an example that covers at most `max_positions`; None where no book is that small."""
+        """Return an example that covers at most `max_positions`; None if no book is that small."""
         task, maker = self._task, self._maker
         room = min(max_positions, task.max_positions)
         # Half of the smallest books are shorter than their mean.

@@ -60,7 +60,7 @@ def _read_shares(file: Path) -> dict[str, float]:
 
 
 def check_number_format(number_format: str, entries: int) -> str | None:
-    """Return what would be allowed instead of a format of numbers, for books of `entries`; or None."""
+    """Return the allowed formats if a format of numbers is wrong for books of `entries`; else None."""
     digits = number_format.count(DIGIT)
     if not _NUMBER_FORMAT.fullmatch(number_format) or digits > _MAX_DIGITS:
         return f"1 to {_MAX_DIGITS} times {DIGIT}, with single hyphens between them, as in ###-###-####"
@@ -118,7 +118,7 @@ def _put_split_first(positions: np.ndarray, chosen: np.ndarray, split: int) -> N
         for array in (positions, chosen):
             array[0], array[other] = array[other], array[0]
     else:
-        # All have the other parity, so that no other entry has this neighbour's name.
+        # All have the other parity, so no other entry has this neighbour's name.
         step = -1 if positions[0] > 0 else 1
         positions[0] += step
         chosen[0] += step
@@ -170,7 +170,7 @@ class BookForm:
 
 
 class Book(NamedTuple):
-    """A phone book, and what is asked about it.
+    """A phone book and its question.
 
     Attributes:
         entries: all entries, in their order.
@@ -207,7 +207,7 @@ class Book(NamedTuple):
         return "\n\n".join(parts)
 
     def answer(self) -> str:
-        """Return the numbers asked for, in the order of the question."""
+        """Return the requested numbers, in the order of the question."""
         return ", ".join(entry.number for entry in self.asked)
 
 
@@ -247,7 +247,7 @@ class BookMaker:
     """
 
     def __init__(self, tokenizer: Tokenizer, form: BookForm):
-        """Measure what the parts of books take, on entries that are always the same."""
+        """Measure the tokens of a book's parts, on fixed entries."""
         self.form = form
         self._tokenizer = tokenizer
         self._no_line = len(tokenizer.encode(_HEADING))
@@ -316,7 +316,7 @@ class BookMaker:
             excess = len(example.context) + kept - max_positions
             if excess <= 0:
                 return FittedBook(book, example)
-            # A tokenizer may join what it finds at the end of one line and at the beginning of the next.
+            # A tokenizer may join the end of one line with the beginning of the next.
             if fitting == 0:
                 break
             fitting = max(0, fitting - 1 - int(excess / self.mean_entry))

@@ -91,14 +91,14 @@ class ChoiceExamples:
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Quality(HeadTask):
-    """The questions of a file as it is published: a JSON object a line, with `article` and `questions`.
+    """The questions of the published file: a JSON object a line, with `article` and `questions`.
 
     Each option is read behind its question, with the whole article. `max_positions` cuts the article's end.
     The group "difficult" is 1 on the hard subset.
 
     Attributes:
         main_metric: the share of right options.
-        path: the file, or its URL: to learn from, or to be measured on.
+        path: the file, or its URL, for training or evaluation.
         skip_bad_records: whether to skip and report articles that cannot be read instead of refusing the
             file.
     """
@@ -115,7 +115,7 @@ class Quality(HeadTask):
         return Head(CHOICE, self.name, OPTIONS)
 
     def questions(self) -> tuple[list[QualityQuestion], list[str]]:
-        """Return all questions, and a line for each article that was passed over.
+        """Return all questions, and a line for each skipped article.
 
         Raises:
             DataError: the file cannot be read, or articles are bad, or there is no question; names them by

@@ -1,4 +1,4 @@
-"""What a task asks, what a model answered, and how well: the records that every task is made of."""
+"""Questions, answers and scores: the records of every task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ class Question(NamedTuple):
 
     Attributes:
         name: the identifier of the question, unique within its task.
-        prompt: the text that the model reads, in both directions where it can.
-        references: the acceptable answers, at least one; the first of them is what fine-tuning teaches.
-            None where they are not known, and predictions are asked for.
+        prompt: the text that the model reads, in both directions if it can.
+        references: the acceptable answers, at least one; fine-tuning trains the first of them. None if
+            they are unknown, for predictions.
         choices: the answers to choose from, one of them the first reference; empty where the answer is
             written freely.
         groups: numbers that break scores down, such as {"numbers": 4}; the length of the prompt in
@@ -56,11 +56,11 @@ class ScoredAnswer(NamedTuple):
 
     Attributes:
         question: what was asked.
-        answer: the text that the model wrote, or the choice that it found most likely.
+        answer: the text that the model wrote, or its most likely choice.
         metrics: the scores of the answer, by the names of the metrics; none of a prediction.
-        weight: what the answer counts in the mean of the scores: 1, or such as its number of bytes where a
-            score is a rate.
-        details: what else is worth reading, as plain JSON: why the answer ended, likelihoods of choices.
+        weight: the weight of the answer in the mean of the scores: 1, or for a rate, for example, its
+            number of bytes.
+        details: further results, as plain JSON: why the answer ended, likelihoods of choices.
     """
 
     question: Question
@@ -72,11 +72,12 @@ class ScoredAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """All that a model scored on a task.
+    """The scored answers of a model on a task.
 
     Attributes:
         answers: the scored answers, in the order of the questions.
-        refused: the questions and records that could not be asked, each a line that names it and says why.
+        refused: the questions and records that could not be asked, a line each with the name and the
+            reason.
     """
 
     answers: tuple[ScoredAnswer, ...]
@@ -84,7 +85,7 @@ class TaskResult:
 
 
 def prompt_of(question: Question, objective: Objective, tokenizer: Tokenizer) -> Prompt:
-    """Return the prompt that a model is asked by.
+    """Return the prompt of a question.
 
     Args:
         question: the question.

@@ -21,14 +21,14 @@ from birdie_jax.text.regular_files import read_regular
 
 _Parsed = TypeVar("_Parsed")
 
-# (the fields of a record, its place for messages) -> what they mean
+# (the fields of a record, its place for messages) -> its meaning
 ParseRecord = Callable[[Mapping[str, Any], str], _Parsed]
 
 # The setting of a task that names its file.
 DataPath = Annotated[str, Line(at_most=4096, not_empty=True)]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""What stands before the text of some files of UTF-8, and is none of it."""
+"""The mark before the text of some UTF-8 files; it is not part of the text."""
 
 _SHOWN_RECORDS = 5
 _NO_DEFAULT = object()
@@ -46,7 +46,7 @@ def read_records(
         path: the file, or its URL; also compressed: `.jsonl.gz`, `.jsonl.xz`, `.jsonl.zst`.
         parse: a function from the fields of a record, and its place (`questions.jsonl: line 3`), to what is
             returned for it. It raises DataError, with that place, for a bad one; `read_field` does.
-        skip_bad: whether bad records are passed over.
+        skip_bad: whether to skip bad records.
         name_of: a function that gives the name of what `parse` returned; a record whose name an earlier one
             has is bad. None: records have no names.
 
@@ -83,13 +83,13 @@ def read_records(
 
 
 def refuse_bad(path: epath.PathLike, refused: Sequence[str], good: int, *, skip_bad: bool) -> None:
-    """Refuse a file with bad records, unless they are to be passed over and some are good.
+    """Refuse a file with bad records, unless `skip_bad` is set and some are good.
 
     Args:
         path: the file.
         refused: a line for each bad record.
         good: the number of good records.
-        skip_bad: whether bad records are passed over.
+        skip_bad: whether to skip bad records.
 
     Raises:
         DataError: names the first bad records, and counts all.

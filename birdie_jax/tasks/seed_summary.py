@@ -1,4 +1,4 @@
-"""Mean and spread of scores over runs that differ in their seed alone, each at its last checkpoint.
+"""Mean and spread of scores over runs that differ only in their seed, each at its last checkpoint.
 
     python -m birdie_jax.tasks.seed_summary --workdir=runs/rte --workdir=runs/rte_1
 

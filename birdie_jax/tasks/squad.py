@@ -64,7 +64,7 @@ class SquadQuestion(NamedTuple):
 
 
 def read_squad(path: str, *, skip_bad: bool) -> tuple[list[SquadQuestion], list[str]]:
-    """Return the questions of a file of v1.1 or v2.0, in order, and a line for each that was passed over.
+    """Return the questions of a file of v1.1 or v2.0, in order, and a line for each skipped one.
 
     Args:
         path: the JSON file, or its URL.
@@ -108,7 +108,7 @@ def _entries(path: str, refused: list[str]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _parse_question(entry: Any, context: str, where: str) -> SquadQuestion:
-    """Return a question with its answers, none where it is unanswerable."""
+    """Return a question with its answers, none if it is unanswerable."""
     name = check_text(_field(entry, "id", str, where), f"{where}.id")
     question = check_text(_field(entry, "question", str, where), f"{where}.question")
     answers: list[SquadAnswer] = []

@@ -30,7 +30,7 @@ from birdie_jax.text import Tokenizer
 
 
 class Window(NamedTuple):
-    """A part of a context behind its question.
+    """A part of a context after its question.
 
     Attributes:
         tokens: int32 [positions], what is read.
@@ -146,14 +146,14 @@ class SquadSpans(Task):
 
     Attributes:
         main_metric: F1.
-        path: the JSON file, or its URL: to learn from, or to be measured on.
+        path: the JSON file, or its URL, for training or evaluation.
         no_answer: whether a question may have no answer, as in v2.0. Otherwise such questions are skipped
             and reported, and every question gets a span.
         max_positions: the largest number of positions of a window.
         stride: the number of tokens from the begin of a window to that of the next.
         max_question_tokens: the largest number of tokens of a question; its end is cut.
         max_answer_tokens: the largest number of tokens of a span that is given.
-        no_answer_threshold: what no answer's score has to be above the best span's to be given.
+        no_answer_threshold: no answer is given if its score exceeds the best span's by more than this.
         skip_bad_records: whether to skip and report questions that cannot be read instead of refusing the
             file.
     """
@@ -191,7 +191,7 @@ class SquadSpans(Task):
         return Head(SPANS, "squad")
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that a window is no longer than what a model has learned."""
+        """Check that a window is not longer than the rows that a model has learned."""
         del arm_in_place
         if max_length is not None and self.max_positions > max_length:
             raise ConfigError(
@@ -200,7 +200,7 @@ class SquadSpans(Task):
             )
 
     def read(self) -> tuple[list[SquadQuestion], list[str]]:
-        """Return the questions that are asked, and a line for each that is passed over.
+        """Return the questions that are asked, and a line for each skipped one.
 
         Raises:
             DataError: the file cannot be read, or has no question that can be asked.

@@ -23,8 +23,8 @@ from birdie_jax.tasks.records import read_field, read_records, read_text
 # first |B| - c + k of B, if all are sorted alike (Chaudhuri et al., 2006, "A Primitive Operator for
 # Similarity Joins in Data Cleaning"; with k > 1 Wang et al., 2012, "Can We Beat the Prefix
 # Filtering?"). Sets of a similarity of at least t have c >= t max(|A|, |B|). Sorted by rarity, few sets
-# share k such words, and only those are compared. MinHash would miss some: what is kept would depend on
-# its hashes.
+# share k such words, and only those are compared. MinHash would miss some, and the result would depend
+# on its hashes.
 
 _WORD = re.compile(r"\w+")
 
@@ -45,7 +45,7 @@ def similarity(words: frozenset[str], others: frozenset[str]) -> float:
 
 
 def find_near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, int]:
-    """Find the texts that are too similar to an earlier one that stays.
+    """Return the texts that are too similar to an earlier one that is kept.
 
     The first of near duplicates stays, so that no two texts that stay are as similar as `threshold`.
 
@@ -194,7 +194,7 @@ def has_majority(stories: Sequence[Story], votes: Sequence[Vote], path: str) -> 
 def filter_stories(
     stories: Sequence[Story], votes: Sequence[Vote] | None, votes_path: str, threshold: float
 ) -> tuple[list[Story], list[str]]:
-    """Return the stories that are kept, and what happened to the others.
+    """Return the stories that are kept, and the counts of the others.
 
     Args:
         stories: all stories.

@@ -1,4 +1,4 @@
-"""The base classes of all tasks: what is asked, how it is answered, and how an answer is scored."""
+"""The base classes of all tasks: questions, answers and scores."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -43,10 +43,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Ask the model everything, and score it. The result is a function of task and model alone.
+        """Ask the model all questions and score its answers; depends on task and model alone.
 
         Args:
-            model: the model; of several processes all call this, and all get the whole result.
+            model: the model; all processes call this, and all get the whole result.
             progress: called with the number of questions done and of all.
 
         Raises:
@@ -56,7 +56,7 @@ class Task(abc.ABC):
 
     @property
     def head(self) -> Head | None:
-        """The head of fine-tuning that answers the task; None: it is asked for tokens."""
+        """The fine-tuned head that answers the task; None: the model answers with tokens."""
         return None
 
     @property
@@ -79,9 +79,9 @@ class Task(abc.ABC):
         return b""
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that what the task reads at once is no longer than what a model has learned.
+        """Check that the task's inputs are not longer than the rows that a model has learned.
 
-        Tasks that ask prompts leave out the questions that are too long, and need no check.
+        Tasks with prompts skip questions that are too long, and need no check.
 
         Args:
             arm_in_place: the arm that hides tokens in place, if one is known.
@@ -137,10 +137,10 @@ class Task(abc.ABC):
         return answers
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples | RecordedExamples:
-        """Return what fine-tuning on the task learns from.
+        """Return the examples for fine-tuning on the task.
 
         Raises:
-            ConfigError: the task has nothing to learn from.
+            ConfigError: the task has no training examples.
             DataError: the task's data cannot be read; names file and record.
         """
         del tokenizer
@@ -153,7 +153,7 @@ class QuestionTask(Task):
 
     @abc.abstractmethod
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return the questions, with names of their own, and a line for each record that cannot be asked.
+        """Return the questions, with unique names, and a line for each record that cannot be asked.
 
         Raises:
             DataError: the task's data cannot be read, or there is no question; names file and record.

@@ -28,7 +28,7 @@ _STOP_RULE = re.compile(r"\s*(?P<task>\w+)/(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(
 
 
 class StopRule(NamedTuple):
-    """What ends a run before its planned steps: `config.eval.stop_when`.
+    """The rule that ends a run before its planned steps: `config.eval.stop_when`.
 
     Attributes:
         metric: the metric as it is logged, without `TASK_PREFIX`: the task's name, "/" and its own.
@@ -41,7 +41,7 @@ class StopRule(NamedTuple):
     limit: float
 
     def ends(self, scalars: Mapping[str, float]) -> bool:
-        """Return whether what was measured ends the run.
+        """Return whether the measured scores end the run.
 
         Raises:
             ConfigError: the metric was not measured.
@@ -57,10 +57,10 @@ class StopRule(NamedTuple):
 
 
 def read_stop_rule(config: EvalConfig, tasks: Sequence[NamedTask]) -> StopRule | None:
-    """Return the rule of `config.eval.stop_when`; None where a run ends with its planned steps.
+    """Return the rule of `config.eval.stop_when`; None if a run ends with its planned steps.
 
     Raises:
-        ConfigError: it is no rule, its task is none of the run, or tasks are measured at the end alone.
+        ConfigError: it is no rule, its task is not one of the run, or tasks are measured only at the end.
     """
     if not config.stop_when:
         return None
@@ -151,7 +151,7 @@ class TaskEvaluation:
         return step == num_steps or (every > 0 and step > 0 and step % every == 0)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Measure every task, and end the run where `config.eval.stop_when` says so.
+        """Measure every task, and end the run if `config.eval.stop_when` is met.
 
         Raises:
             ConfigError: the metric of `config.eval.stop_when` is none of its task.
@@ -177,17 +177,17 @@ class TaskEvaluation:
         return HookResult(state, scalars, ends_run=ends)
 
     def close(self) -> None:
-        """Give up the copy of the parameters."""
+        """Release the copy of the parameters."""
         self._model = None
 
     def _tell_not_asked(self, name: str, refused: Sequence[str]) -> None:
-        """Print, once a run and from one process, how many questions are not asked, and the first."""
+        """Print the number of skipped questions and the first one, once a run and from one process."""
         if self._share.index == 0 and name not in self._told:
             print(f"task {name}: {len(refused):,} not asked, the first: {refused[0]}", flush=True)
             self._told.add(name)
 
     def _model_with(self, params: PyTree) -> TaskModel:
-        """Return the model of this process with the parameters of now, and its compiled programs."""
+        """Return the model of this process with the current parameters, and its compiled programs."""
         here = own_copy(params, self._parts.mesh)
         if self._model is None:
             self._model = TaskModel(

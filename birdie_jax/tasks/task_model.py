@@ -1,4 +1,4 @@
-"""A model as tasks see it: texts go in, answers and likelihoods come out, in batches of like lengths."""
+"""The model interface of tasks: texts in, answers and likelihoods out, in batches of similar lengths."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 
 class Share(NamedTuple):
-    """Which part of the questions this process answers, and how it learns what the others answered.
+    """The part of the questions that this process answers, and how it gets the others' answers.
 
     Attributes:
         index: the number of this process.
@@ -50,7 +50,7 @@ class Share(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """What a model is about to do for a task.
+    """The work of a model for a task.
 
     Attributes:
         questions: the number of prompts, or of texts.
@@ -88,7 +88,7 @@ def max_length_of(model: LanguageModel, config: Config) -> int | None:
 
 
 class FoundTokens(NamedTuple):
-    """What the model found in the hidden places of a text, from left to right.
+    """The model's predictions in the hidden places of a text, from left to right.
 
     Attributes:
         tokens: int32 [places], the most probable token.
@@ -209,7 +209,7 @@ class TaskModel:
         sampling: Sampling = GREEDY,
         seeds: Sequence[int] | None = None,
     ) -> list[TextAnswer]:
-        """Return the answer to each prompt: the one that `generate` gives to it alone.
+        """Return the answer to each prompt, as `generate` gives it to the prompt alone.
 
         Args:
             prompts: the prompts.
@@ -292,7 +292,7 @@ class TaskModel:
         return [np.array(of_text, np.float32) for of_text in found]
 
     def fill_in(self, examples: Sequence[Example], progress: Progress = no_progress) -> list[FoundTokens]:
-        """Return what the model finds in the places of each example that have labels.
+        """Return the model's predictions in the labelled places of each example.
 
         Args:
             examples: examples with labels in place; each is read alone.
@@ -303,7 +303,7 @@ class TaskModel:
         def fill(batch: Sequence[int]) -> list[Any]:
             packed = self._rows_of([examples[number] for number in batch])
             counts = packed.loss_mask.sum(axis=1).tolist()
-            # A power of two, so that few sizes are compiled.
+            # A power of two, to compile few sizes.
             places = min(power_of_two(max(counts)), packed.loss_mask.shape[1])
             given = Batch(*map(generator.programs.put_rows, packed))
             function = partial(predict_targets, generator.model, places)
@@ -381,7 +381,7 @@ class TaskModel:
         progress: Progress,
         max_tokens: Sequence[int] = (),
     ) -> list[Any]:
-        """Return what `ask` gives for each number, asked in batches of like lengths, the longest first.
+        """Return what `ask` gives for each number, in batches of similar lengths, the longest first.
 
         Every process asks its part of each batch, so that all take the same number of batches. Processes
         exchange JSON: what comes back is plain data, and the caller makes its own types of it.

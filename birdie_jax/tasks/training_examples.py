@@ -1,4 +1,4 @@
-"""What a task teaches: examples that are generated without end, or made of records."""
+"""The training examples of a task: generated without end, or made of records."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ PROMPT_OBJECTIVE = "prefix_lm"
 
 @runtime_checkable
 class GeneratedExamples(Protocol):
-    """Examples that a random generator makes, as many as are asked for."""
+    """Examples that a random generator makes, without limit."""
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return an example that covers at most `max_positions`; None where none is as short as that.
+        """Return an example that covers at most `max_positions`; None if none is that short.
 
         The example is a function of the generator and `max_positions` alone.
         """
@@ -51,10 +51,10 @@ class RecordedExamples(Protocol):
 
 @runtime_checkable
 class PartialExamples(Protocol):
-    """Recorded examples that say which records of their file are not among them.
+    """Recorded examples that list the skipped records of their file.
 
     Attributes:
-        refused: a line for each record that was passed over, which names it and says why.
+        refused: a line for each skipped record, with its name and the reason.
     """
 
     @property
@@ -62,10 +62,10 @@ class PartialExamples(Protocol):
 
 
 def training_example(prompt: str, answer: str, tokenizer: Tokenizer) -> Example:
-    """Return the example that teaches to answer `prompt` by `answer`, and to end there.
+    """Return the example that trains to answer `prompt` with `answer` and to end there.
 
-    The context is what `generate` prefills for the same text under the format of prefix_lm, so that what is
-    asked later has the form of what was taught.
+    The context is what `generate` prefills for the same text in the format of prefix_lm, so evaluation has
+    the form of training.
 
     Raises:
         PromptError: the prompt is empty or no Unicode text.
@@ -87,7 +87,7 @@ class QuestionExamples:
     Attributes:
         lengths: the positions that each example covers, int64 [examples].
         sha256: the hash of all examples' tokens.
-        refused: a line for each record that was passed over.
+        refused: a line for each skipped record.
     """
 
     def __init__(self, questions: Sequence[Question], refused: Sequence[str], tokenizer: Tokenizer):
@@ -95,7 +95,7 @@ class QuestionExamples:
 
         Args:
             questions: at least one question; each prompt and first reference is Unicode text.
-            refused: a line for each record that was passed over.
+            refused: a line for each skipped record.
             tokenizer: the tokenizer of the model.
 
         Raises:
@@ -109,7 +109,7 @@ class QuestionExamples:
         digest = hashlib.sha256()
         for example in self._examples:
             for tokens in (example.context, example.target):
-                # With its length, so that no token can change sides.
+                # With its length, so the hash separates context and target.
                 digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<i4").tobytes())
         self.sha256: str = digest.hexdigest()
 
