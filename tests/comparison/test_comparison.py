@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 def difference(folder, *sides):
-    """Return the difference of train losses: mean, ends of its interval, and what stands behind them."""
+    """Return the difference of train losses: mean, ends of its interval, and its remark."""
     (row,) = [row for row in end_rows(read_sides([folder / side for side in sides])) if "loss" in row.name]
     (cell,) = row.differences
     ends, _, remark = cell.remark.partition("; ")
@@ -115,7 +115,7 @@ def test_answers_are_paired_question_by_question(folder):
     assert row.differences[0].remark == f"{found.low:+.3g} to {found.high:+.3g}; 30 pairs of answers"
 
 
-def test_what_a_run_imports_is_imported(folder):
+def test_imports_of_a_run_are_imported(folder):
     config = folder / "causal/run_a/config.json"
     named = {"imports": ["no_such_module_here"]}
     config.write_text(json.dumps(json.loads(config.read_text()) | named))

@@ -8,7 +8,7 @@ from birdie_jax.tasks import TaskModel
 
 @pytest.fixture
 def head_says(monkeypatch):
-    """Return a function: scores -> nothing; from then on they are those of a head, sample after sample."""
+    """Return a function that sets the scores of a head for the following samples."""
 
     def say(scores):
         def head_scores(model, examples, progress):

@@ -21,7 +21,7 @@ HAND_MADE = [
 
 
 def main() -> None:
-    """Write the file beside this one."""
+    """Write the file next to this one."""
     random = np.random.default_rng(0)
     cases = list(HAND_MADE)
     for count in (5, 20, 100):

@@ -89,7 +89,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("form", "text", "message"), BAD)
-def test_what_is_bad_is_named(tmp_path, form, text, message):
+def test_errors_name_the_bad_record(tmp_path, form, text, message):
     path = tmp_path / "pairs"
     path.write_text(text if isinstance(text, str) else json.dumps({"examples": text}))
     said = f"^{re.escape(str(path))}: (1 of 1 records are bad: )?{re.escape(message)}"
@@ -208,7 +208,7 @@ def test_groups_are_conditions_attractors_and_lengths(tmp_path):
     assert groups[1][LENGTH_GROUP] > groups[0][LENGTH_GROUP]
 
 
-def test_what_cannot_be_asked_is_told(tmp_path):
+def test_skipped_pairs_are_reported(tmp_path):
     record = choices("abc de ", "fgh ijk", "fg ijk")
     long = choices("abc " * 30, "fgh", "fg")
     path = write_choices(tmp_path / "pairs.json", record, {"input": "a "}, long)

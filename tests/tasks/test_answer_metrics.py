@@ -61,6 +61,6 @@ def test_relations_between_scores(answer, references, random):
     assert scores == {name: metric(answer, shuffled) for name, metric in ANSWER_METRICS.items()}
 
 
-def test_metrics_are_found_by_name():
+def test_metrics_have_names():
     assert list(ANSWER_METRICS) == ["exact_match", "f1", "contains", "contains_verbatim"]
     assert ANSWER_METRICS["f1"]("in the old house", ["the house"]) == 0.5

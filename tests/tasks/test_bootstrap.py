@@ -59,7 +59,7 @@ def test_the_seed_decides(scores):
     assert bootstrap_means(scores, ones, 5) != bootstrap_means(scores, ones, 6)
 
 
-def test_nothing_to_resample():
+def test_no_answers_to_resample():
     with pytest.raises(ValueError, match="found 0 answers of weight 0"):
         bootstrap_means(np.zeros((0, 1)), np.zeros(0))
     with pytest.raises(ValueError, match="without weight"):

@@ -44,7 +44,7 @@ CONTRACT = '{"id": "1", "input": "a\\n\\nb", "output": "Entailed"}'
         (MaskedText, "", "holds no"),
     ],
 )
-def test_a_bad_file_is_told(tmp_path, make, content, said):
+def test_a_bad_file_is_reported(tmp_path, make, content, said):
     path = tmp_path / ("data.txt" if make in {Perplexity, MaskedText} else "data.jsonl")
     task = make(path=str(path))
     with pytest.raises(DataError, match=r"data\.(txt|jsonl)"):

@@ -131,8 +131,8 @@ def categorised(*categories):
     return summarise("lengths", Lengths(), MODEL, TaskResult(found), seconds=1.0)
 
 
-def test_categories_are_told_side_by_side():
-    """A question is in several, in none, or it is not known in which; each category has one row."""
+def test_categories_are_reported_side_by_side():
+    """A question has several, no or unknown categories; each category has one row."""
     made = categorised({"kind": ("b", "a")}, {"kind": ("a",)}, {"kind": ()}, {})
     found = made.categories["kind"]
     assert found.known == 3
@@ -203,7 +203,7 @@ def test_flags_name_evaluations():
             tasks_of_flags([f"{name}=lengths"])
 
 
-def test_what_a_task_reads_is_known_by_its_settings():
+def test_settings_name_the_files_that_a_task_reads():
     named = tasks_of_flags(["a=jsonl:path=q.jsonl", "phonebook", "b=perplexity:path=texts"])
     assert [(read.flag, read.path) for read in files_of_tasks(named)] == [
         ("path of --task a", "q.jsonl"),

@@ -228,7 +228,7 @@ def test_phenomena_that_cannot_be(tmp_path):
             task.measure(tiny_task_model())
 
 
-def test_samples_that_are_too_long_are_told_or_cut(tmp_path, monkeypatch):
+def test_samples_that_are_too_long_are_reported_or_cut(tmp_path, monkeypatch):
     path = write_glue(tmp_path, "sst2", "dev", [("abc", "", "0"), ("abcdefghi" * 20, "", "1")])
     monkeypatch.setattr(
         TaskModel,
@@ -247,7 +247,7 @@ def test_samples_that_are_too_long_are_told_or_cut(tmp_path, monkeypatch):
     ]
 
 
-def test_which_models_are_asked():
+def test_models_need_the_head_of_the_task():
     named = [NamedTask("rte", Glue(dataset="rte", path="x", max_positions=64))]
     arms = arms_of_tasks(make_mixture("masked_lm", 128).arms, None, named)
     headed = {"head": "classification", "head_outputs": 2}

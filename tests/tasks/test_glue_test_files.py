@@ -72,7 +72,7 @@ def test_splits_with_labels_have_scores_and_no_predictions():
     ],
 )
 def test_no_row_is_passed_over(tmp_path, indices, texts, said):
-    """The leaderboard wants a prediction for each, so that skip_bad_records changes nothing."""
+    """The leaderboard requires a prediction for each row, so skip_bad_records changes nothing."""
     path = write_unlabelled(tmp_path, "rte", indices=indices, texts=texts)
     message = f"{path}: 1 of 2 records are bad: {said.format(path=path)}"
     with pytest.raises(DataError, match=f"^{re.escape(message)}"):

@@ -43,7 +43,7 @@ def read(folder, records, **settings):
     return task_of(write_lines(folder / "a.jsonl", *records), **settings).read_turns()[0]
 
 
-def test_each_answer_is_learned_after_all_that_stands_before_it(tmp_path):
+def test_each_answer_is_learned_after_all_messages_before_it(tmp_path):
     turns = read(tmp_path, RECORDS)
     path = tmp_path / "a.jsonl"
     assert [(turn.name.removeprefix(f"{path}: "), turn.response) for turn in turns] == [
@@ -72,7 +72,7 @@ def test_a_template_of_ones_own(tmp_path):
     assert turns[0].prompt == "<user>add one to ten<answer>"
 
 
-def test_examples_are_those_of_the_form_in_which_a_model_is_asked(tmp_path):
+def test_examples_have_the_form_of_prompts(tmp_path):
     tokenizer, task = small_tokenizer(), task_of(write_lines(tmp_path / "a.jsonl", *RECORDS * 3))
     examples, (turns, _) = task.training_examples(tokenizer), task.read_turns()
     for_engine: object = examples

@@ -36,7 +36,7 @@ def test_records_are_texts_and_pairs(tmp_path):
     assert task.head == Head("classification", "kind", 3, CLASSES)
 
 
-def test_fields_have_the_names_that_are_asked_for(tmp_path):
+def test_settings_name_the_fields(tmp_path):
     path = write_lines(
         tmp_path / "a.jsonl", {"premise": "abc", "hypothesis": "def", "gold": "b", "pid": "x"}
     )
@@ -47,7 +47,7 @@ def test_fields_have_the_names_that_are_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_scores_are_told_of_classes_and_groups(tmp_path, head_says, count):
+def test_scores_of_classes_and_groups(tmp_path, head_says, count):
     rng = np.random.default_rng(count)
     labels, scores = rng.integers(count, size=40), rng.normal(size=(40, count))
     records = [

@@ -137,7 +137,7 @@ def expected_tokens(name, tokenizer, context, continuation):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_multiple_choice_is_scored_by_what_a_whole_pass_gives(name, task_folder, models, parts, by_hand):
+def test_multiple_choice_has_the_scores_of_a_whole_pass(name, task_folder, models, parts, by_hand):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     tokenizer = parts[2]
@@ -236,13 +236,13 @@ def test_the_harness_s_own_model_gives_the_same_of_an_export(task_folder, models
 
 
 def request(*arguments):
-    """Return a request of document 3 of a task that is not there."""
+    """Return a request of document 3 of a missing task."""
     from lm_eval.api.instance import Instance
 
     return Instance("loglikelihood", {}, arguments, 0, ("mine", 3, 1))
 
 
-def test_what_is_read_of_a_context(task_folder, parts, models, by_hand, caplog):
+def test_prompts_of_contexts(task_folder, parts, models, by_hand, caplog):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     tokenizer, nothing = parts[2], np.empty(0, np.int32)
@@ -297,7 +297,7 @@ def test_samples_of_one_context_differ(task_folder, models):
     assert answers == model.generate_until([request("abc", settings)] * 4)
 
 
-def test_what_cannot_be_asked_is_named(task_folder, models, parts):
+def test_unusable_requests_are_named(task_folder, models, parts):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     with pytest.raises(ConfigError, match=r"^objective span_corruption: texts of the harness have no form"):
@@ -372,7 +372,7 @@ def test_options_that_the_command_adds(task_folder):
 
 
 def test_the_page_leads_to_a_table(task_folder, tmp_path):
-    """The task that docs/lm_harness.md writes is asked by the command that it shows."""
+    """The command of docs/lm_harness.md runs the task that the page writes."""
     page = REPOSITORY / "docs/lm_harness.md"
     (task,) = [text for language, text in fenced_blocks(page.read_text()) if language == "yaml"]
     (records,) = [text for language, text in fenced_blocks(page.read_text()) if language == "json"]

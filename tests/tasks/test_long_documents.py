@@ -73,7 +73,7 @@ def test_options_are_chosen_by_their_scores(tmp_path, head_says):
     assert [answer.question.groups["difficult"] for answer in result.answers] == [0, 1, 1]
 
 
-def test_a_question_whose_options_are_too_long_is_told_once(tmp_path, head_says):
+def test_a_question_whose_options_are_too_long_is_reported_once(tmp_path, head_says):
     path = write_lines(
         tmp_path / "dev.jsonl", article(question("p", 2)), article(question("q", 1), text="abc " * 40)
     )
@@ -95,7 +95,7 @@ P2, P1, Q1, R1 = question("p", 2), question("p", 1), question("q", 1), question(
     ],
 )
 def test_a_repeated_identifier_is_refused_with_its_article(tmp_path, articles, place, left):
-    """Answers of two models are compared by it. Those of an article that is refused are free again."""
+    """The id pairs the answers of two models. The ids of a refused article are free again."""
     path = write_lines(tmp_path / "dev.jsonl", *articles)
     said = f"{place}: question_unique_id: found 'p', which line 1: questions[0] has; allowed: another"
     message = f"{path}: 1 of 2 records are bad: {said}"

@@ -30,7 +30,7 @@ def path(tmp_path_factory):
 
 
 def test_scores_are_those_of_the_models_logits(path):
-    """Window by window, each alone, from all logits in float64."""
+    """Each window alone, from all logits in float64."""
     task = MaskedText(path=str(path), window=30)
     answers = task.measure(tiny_task_model(rows=4)).answers
     model, params, tokenizer = tiny_model_parts()
@@ -63,8 +63,8 @@ def test_a_window_that_is_too_long_or_too_short(path):
     MaskedText(path=str(path), window=7).check_length(arm, 64)
 
 
-def test_texts_that_are_too_short_are_told(tmp_path):
-    """Whole ones, and what is left of a longer one behind its last window."""
+def test_texts_that_are_too_short_are_reported(tmp_path):
+    """Whole texts, and the rest of a longer one after its last window."""
     path = tmp_path / "held-out.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("xyz", "abcd " * 9, "pq")))
     tokens = [len(tiny_model_parts()[2].encode(text)) for text in ("xyz", "abcd " * 9, "pq")]
@@ -82,7 +82,7 @@ def test_texts_that_are_too_short_are_told(tmp_path):
     assert str(raised.value) == f"{path}: holds no text of 8 tokens; allowed: at least one"
 
 
-def test_which_arm_tasks_ask_in():
+def test_the_arms_of_tasks():
     masked = NamedTask("a", MaskedText(path="x"))
     asking = NamedTask("b", task_of_flag("perplexity:path=x"))
     encoder = make_mixture("masked_lm", 128).arms
@@ -100,7 +100,7 @@ def test_which_arm_tasks_ask_in():
         arms_of_tasks(both[1:], None, [masked])
 
 
-def test_the_arm_that_is_named_is_asked(path, monkeypatch):
+def test_the_named_arm_is_used(path, monkeypatch):
     """By its marker, with the shares of the task."""
     markers = {"first": vocabulary.MASKED_LM, "second": vocabulary.COPYING, "third": None}
     fields = {"objective": "masked_lm", "rate": 0.5}
@@ -132,7 +132,7 @@ def test_the_arm_that_is_named_is_asked(path, monkeypatch):
             arms_of_tasks(arms, name, [NamedTask("a", task)])
 
 
-def test_what_a_model_cannot_be_asked_is_told_before_it_is_asked():
+def test_unusable_tasks_are_refused_before_a_model_is_asked():
     both = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}}).arms
     asking = [NamedTask("text", task_of_flag("perplexity:path=x"))]
     long = [NamedTask("long", MaskedText(path="x", window=63))]

@@ -52,6 +52,6 @@ def test_files_are_questions_of_the_tasks_that_are_shown(tmp_path, monkeypatch):
     assert len(names["examples"]) == 2
 
 
-def test_every_setting_and_metric_is_told():
+def test_the_page_has_every_setting_and_metric():
     for name in (*METRICS, *(field.name for field in fields(JsonlTask))):
         assert f"`{name}`" in PAGE, name

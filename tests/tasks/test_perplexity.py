@@ -160,7 +160,7 @@ def test_a_prepared_folder_is_the_text_that_it_was_made_of(folder, tmp_path):
         list(Perplexity(prepared=str(prepared), split="train").documents(small_tokenizer(310)))
 
 
-def test_what_cannot_be_measured(tmp_path):
+def test_unusable_texts_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text(" \n")
     with pytest.raises(DataError, match="holds no document with text; allowed: some"):
         Perplexity(path=str(tmp_path)).measure(tiny_task_model())

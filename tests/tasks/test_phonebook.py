@@ -61,7 +61,7 @@ def test_the_printed_parts_of_figure_6_to_the_letter():
     assert dict(asked)["Matthew Zeigler"] == dict(entries)["Matthew Zeigler"]
 
 
-def test_the_question_stands_before_or_after_the_book_alone():
+def test_the_question_is_only_before_or_after_the_book():
     book = Book(
         (Entry("Ann Lee", "12"), Entry("Bo Ray", "34")), (Entry("Bo Ray", "34"), Entry("Ann Lee", "12"))
     )

@@ -111,7 +111,7 @@ def test_records_of_a_bucket(bucket_url):
         read(f"{bucket_url}/absent.jsonl")
 
 
-def test_a_default_stands_for_what_is_missing_or_null():
+def test_a_missing_or_null_field_has_the_default():
     assert read_field({}, "n", int, "here", default=3) == 3
     assert read_field({"n": None}, "n", int, "here", default=3) == 3
     assert read_field({"n": 0}, "n", int, "here", default=3) == 0

@@ -57,7 +57,7 @@ def test_a_flag_is_a_task_with_its_settings(text, made):
         ("sums:count=1,count=2", "found the setting 'count=2'; allowed: name=value, each once"),
     ],
 )
-def test_what_a_flag_cannot_say(text, said):
+def test_unusable_flags(text, said):
     with pytest.raises(ConfigError) as caught:
         task_of_flag(text)
     assert said in str(caught.value)

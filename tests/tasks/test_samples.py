@@ -26,7 +26,7 @@ def test_the_form_of_a_sample():
 
 @given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=3), max_tokens=st.integers(0, 40))
 def test_the_longest_texts_are_cut(lengths, max_tokens):
-    """As if token after token were taken from the end of one that is then the longest."""
+    """Cutting equals removing one token at a time from the longest text."""
     texts = [tokens(length) for length in lengths]
     cut = cut_longest(texts, max_tokens)
     wanted = list(lengths)
@@ -37,7 +37,7 @@ def test_the_longest_texts_are_cut(lengths, max_tokens):
         np.testing.assert_array_equal(part, text[: len(part)])
 
 
-def test_examples_are_kept_in_their_order_and_known_again():
+def test_examples_keep_their_order_and_have_a_hash():
     contexts, labels = [tokens(3), tokens(5, 400), tokens(1, 500)], [1, 7, 2]
     examples = SampleExamples(["a", "b", "c"], contexts, labels)
     assert isinstance(examples, RecordedExamples)

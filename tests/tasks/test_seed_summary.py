@@ -95,7 +95,7 @@ def change_config(run, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_run_that_is_not_finished_is_told_before_what_it_lacks(runs):
+def test_an_unfinished_run_is_reported_before_its_missing_evaluations(runs):
     """Evaluated, it would be refused all the same."""
     (runs[1] / "checkpoints/8").rmdir()
     evaluated(runs[0], [record("mrpc", {"f1": 0.5}, 8)])
@@ -120,7 +120,7 @@ def again(**fields):
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED)
-def test_what_is_no_repetition_is_refused(runs, change, said):
+def test_runs_that_do_not_repeat_each_other_are_refused(runs, change, said):
     change(runs[1])
     with pytest.raises(ConfigError, match=f"^{re.escape(said.format(*runs))}"):
         summarise_seeds([str(run) for run in runs])

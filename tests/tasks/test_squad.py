@@ -64,7 +64,7 @@ def test_questions_have_the_form_of_the_paper(tmp_path):
     assert ask(path, separator="")[0][1].prompt == f"{TOWER}What leans?"
 
 
-def test_unanswerable_questions_are_counted_and_told(tmp_path):
+def test_unanswerable_questions_are_counted_and_reported(tmp_path):
     path = write(tmp_path / "dev-v2.json", content("v2.0"))
     questions, refused = ask(path)
     assert [one.name for one in questions] == ["q1", "q2", "q3"]
@@ -150,7 +150,7 @@ FIRST = ("data", 0, "paragraphs", 0, "qas", 0)
         (put("1174", *FIRST, "answers", 0, "text"), "found '1174' at answer_start 42, where the context"),
     ],
 )
-def test_what_is_bad_is_named_by_its_place(tmp_path, change, said):
+def test_errors_name_the_place(tmp_path, change, said):
     value = copy.deepcopy(content())
     change(value)
     path = write(tmp_path / "dev.json", value)

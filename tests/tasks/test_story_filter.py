@@ -163,7 +163,7 @@ def test_the_command(tmp_path, capsys):
     assert kept == [{"id": "1", **records[0]}, records[2]]
 
 
-def test_what_the_command_refuses(tmp_path):
+def test_the_command_refuses_unusable_flags(tmp_path):
     stories = tmp_path / "all.jsonl"
     stories.write_text(json.dumps(record("the cat sat")) + "\n")
     for arguments, said in (

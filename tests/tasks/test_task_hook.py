@@ -65,7 +65,7 @@ def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
         TaskEvaluation(parts, [named], small_tokenizer(), [ARM], Processes())
 
 
-def test_bad_data_is_told_before_a_run_trains(tmp_path):
+def test_bad_data_is_reported_before_a_run_trains(tmp_path):
     named = [NamedTask("mine", JsonlTask(path="none.jsonl"))]
     with pytest.raises(DataError, match=r"^config\.eval\.tasks: .*none\.jsonl"):
         TaskEvaluation(parts_of(micro_config(), tmp_path), named, small_tokenizer(), [ARM], Processes())
@@ -80,8 +80,8 @@ def call(reported, *, stops=False):
     return HookCall(4, 8, True, reported.append, lambda: stops)
 
 
-def test_what_is_logged_is_what_a_task_measures(tmp_path, capsys):
-    """Also for other parameters later, by the same programs; what is not asked is printed once."""
+def test_a_run_logs_the_scores_of_its_tasks(tmp_path, capsys):
+    """Other parameters later use the same programs; skipped questions are printed once."""
     hook = make_hook(tmp_path)
     for seed in (0, 1):
         reported, state = [], state_of(seed)
@@ -104,7 +104,7 @@ def test_what_is_logged_is_what_a_task_measures(tmp_path, capsys):
 
 
 def test_scores_that_are_not_finite_end_a_run(tmp_path, monkeypatch):
-    """As a loss does that is not."""
+    """As a loss that is not finite does."""
 
     def measure(task, model, progress):
         raise ScoreError("a.tsv: line 2: found nan among the head's scores; allowed: finite numbers")

@@ -93,7 +93,7 @@ def test_prompts_over_the_limit_are_named(parts):
 
 
 @pytest.mark.slow
-def test_several_processes_give_what_one_gives(parts):
+def test_several_processes_give_the_result_of_one(parts):
     """Each of three asks its part, and all know everything at the end."""
 
     class TwoLengths(Lengths):
