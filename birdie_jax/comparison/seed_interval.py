@@ -1,6 +1,6 @@
 """What a few seeds say of a mean: Student's t, paired where the seeds are the same.
 
-A percentile bootstrap over three seeds covers about 70 % where it says 95.
+A percentile bootstrap over three seeds covers about 70 % instead of 95.
 """
 
 import math

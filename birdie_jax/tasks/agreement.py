@@ -2,7 +2,7 @@
 
     python -m birdie_jax.evaluate --workdir=runs/bigs_tiny --task=agreement:path=nounpp.json
 
-Subject and verb agree in number, whatever stands between them (Linzen et al. 2016); so do other pairs of
+Subject and verb agree in number, whatever is between them (Linzen et al. 2016); so do other pairs of
 words. As Goldberg 2019 measures it, and after him "Pretraining Without Attention" (section 7.4): the whole
 sentence is read with the word hidden, and the two forms are compared.
 """
@@ -61,7 +61,7 @@ class Agreement(Task):
         log_odds: the difference in nats.
 
     Groups: `pieces`, those of the form that has more; `prompt_tokens`; and `attractors`, where the file
-    has them. Categories: `construction`, where it names them.
+    has them. Categories: `construction`, if it names them.
 
     Attributes:
         path: the file, or its URL.

@@ -61,7 +61,7 @@ def bootstrap_differences(
 ) -> list[Interval]:
     """Return the second mean minus the first of each metric, with the 95 % interval of paired answers.
 
-    Behind them stand the differences of what is derived from each model's means.
+    The differences of the metrics derived from each model's means follow.
 
     Args:
         first: the scores of one model's answers.

@@ -50,7 +50,7 @@ class AskedArms(NamedTuple):
     """The arms whose formats prompts have.
 
     Attributes:
-        prompts: the arm whose format prompts take; where no task asks one, that of `in_place`.
+        prompts: the arm whose format prompts take; if no task has prompts, that of `in_place`.
         in_place: the arm that hides tokens; None if no task hides any, or if the arms of training are
             unknown.
     """
@@ -145,7 +145,7 @@ def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTa
     """Return the arms whose formats tasks use.
 
     Args:
-        arms: the arms that the model was trained on; none where they are not known.
+        arms: the arms that the model was trained on; none if they are unknown.
         name: the name of an objective or of an arm, that of prompts if a task asks any; None = as
             `choose_arm` has it, and of the arms that hide tokens the first.
         tasks: the tasks.
@@ -360,7 +360,7 @@ def write_predictions(folder: str, tasks: Sequence[NamedTask], evaluations: Sequ
     Args:
         folder: the folder, or its URL; made if it is not there.
         tasks: the tasks that were asked.
-        evaluations: what was found, of each.
+        evaluations: the results of each task.
     """
     for named, (_, result) in zip(tasks, evaluations, strict=True):
         if not named.task.predictions_file:

@@ -131,10 +131,10 @@ def read_tsv(
         needed: the names of the columns that `parse` reads.
         columns: the names of all columns, of a file whose first line is a row; none: the first line has
             them.
-        skip_bad: whether bad rows are passed over.
+        skip_bad: whether to skip bad rows.
 
     Returns:
-        What `parse` made of each good row; and a line for each bad one that was passed over.
+        The result of `parse` for each good row; and a line for each skipped bad one.
 
     Raises:
         DataError: the file cannot be read or has no row, or lacks a needed column; or rows are bad, and
@@ -188,7 +188,7 @@ def read_unlabelled(path: epath.PathLike, form: GlueDataset) -> tuple[list[str],
 
     Raises:
         DataError: the file cannot be read, or rows are bad or have an index twice; names them by their
-            lines. None is passed over: the leaderboard wants a prediction for each.
+            lines. None is skipped: the leaderboard requires a prediction for each.
     """
     places: dict[str, str] = {}
 

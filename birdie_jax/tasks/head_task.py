@@ -20,7 +20,7 @@ from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
 
-# The special tokens stand where Devlin et al. 2019 have [CLS] and [SEP]; the marker is that of masked
+# The special tokens are where Devlin et al. 2019 have [CLS] and [SEP]; the marker is that of masked
 # LM.
 
 # The largest number of positions of a text, which is cut to it; 0 = no limit. Below 8 hardly a word is
@@ -152,7 +152,7 @@ class HeadTask(Task):
         """Return the training examples of samples, cut to `max_positions`.
 
         Args:
-            samples: what is learned from.
+            samples: the training samples.
             refused: a line for each skipped record.
             tokenizer: the tokenizer of the model.
         """
@@ -173,7 +173,7 @@ class HeadTask(Task):
             samples: the samples.
             model: the model.
             progress: called with the number of samples done and of all.
-            all_needed: whether no sample may be left out.
+            all_needed: whether to refuse samples that are too long instead of skipping them.
 
         Returns:
             For each sample its number, its positions and its scores; and a line for each that is too long.

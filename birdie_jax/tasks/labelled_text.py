@@ -28,7 +28,7 @@ class _Labelled(NamedTuple):
 
     Attributes:
         name: its id, or the number of its line.
-        sample: what is read, and its class.
+        sample: the texts and their class.
         groups: the integers that break scores down.
     """
 

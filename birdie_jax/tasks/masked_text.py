@@ -44,9 +44,9 @@ class MaskedText(Task):
             default 8 tokens.
         max_documents: the number of documents that are read, the first ones; None = all.
         rate: the share of the tokens that is hidden.
-        mask_share: the share of these in whose place stands [MASK].
-        random_share: the share of these in whose place stands a random token; the others stand as they are.
-        seed: the seed of what is hidden.
+        mask_share: the share of these that become [MASK].
+        random_share: the share of these that become a random token; the others stay.
+        seed: the seed that chooses hidden tokens.
     """
 
     name: ClassVar[str] = "masked_text"

@@ -104,7 +104,7 @@ def correlation_of_means(means: Mapping[str, float], kind: str) -> float:
 def _correlation(x: float, y: float, xx: float, yy: float, xy: float) -> float:
     """Return the correlation of two variables from the means of both, of their squares and products.
 
-    It is 0 where one does not vary, and NaN where a mean is NaN.
+    It is 0 if one does not vary, and NaN if a mean is NaN.
     """
     x_variance, y_variance = xx - x * x, yy - y * y
     if x_variance <= _ROUNDING * xx or y_variance <= _ROUNDING * yy:
@@ -174,7 +174,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 def f1(answer: str, references: Sequence[str]) -> float:
     """Return the largest harmonic mean of precision and recall of words over the references.
 
-    Words count as often as they stand in both. Arguments are those of `exact_match`.
+    Words count as often as they are in both. Arguments are those of `exact_match`.
     """
     return _best(answer, references, _f1_of_words)
 

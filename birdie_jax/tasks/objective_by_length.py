@@ -325,10 +325,10 @@ class SelectiveCopyingByLength(ObjectiveByLength):
 
     Attributes:
         spans: the number of spans that are asked for.
-        query_first: whether the queries stand before the passage.
+        query_first: whether the queries are before the passage.
         span_length: the smallest and largest number of tokens of a span.
-        start_delimiter_length: the smallest and largest number of tokens of what stands before a span.
-        end_delimiter_length: the smallest and largest number of tokens of what stands after it. A passage
+        start_delimiter_length: the smallest and largest number of tokens of the delimiter before a span.
+        end_delimiter_length: the smallest and largest number of tokens of the delimiter after it. A passage
             has room for all spans with their delimiters at their longest.
         lengths: the numbers of tokens of the passages.
     """

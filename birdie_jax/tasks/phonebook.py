@@ -47,8 +47,8 @@ class Phonebook(GenerationTask):
 
     Metrics, of the parts of the answer between commas:
         exact_match: whether the answer is all the numbers asked for, in their order.
-        number_accuracy: the share of the numbers asked for that stand in their places.
-        digit_accuracy: the share of their digits that stand in their places.
+        number_accuracy: the share of the requested numbers that are in their places.
+        digit_accuracy: the share of their digits that are in their places.
         copied_entry: the share of the parts of the answer that are the number of some entry of the book.
         asked_entry: the share of the parts of the answer that are the number asked for in their place. What
             is left of `copied_entry` are numbers copied from wrong entries.
@@ -61,7 +61,7 @@ class Phonebook(GenerationTask):
         max_positions: the largest number of tokens of a prompt with its answer.
         number_format: the form of a number, with # for each digit: "####" for small models.
         name_words: the words of a name: 2 for first and last name; 1 for first names, for small models.
-        question: where the question stands: "before" the book, "after" it, or "both".
+        question: the place of the question: "before" the book, "after" it, or "both".
         question_form: "sentence", as the paper has it; or "names", which asks with the names alone and
             gives the book no heading, for small models: where letters are tokens, sentences are most of it.
         num_questions: the number of questions.

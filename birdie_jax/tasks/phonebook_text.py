@@ -154,7 +154,7 @@ class BookForm:
     Attributes:
         name_words: the number of words of a name: 2, or 1 for first names alone.
         number_format: the form of a number, with # for each digit.
-        question_place: where the question stands: "before" the book, "after" it, or "both".
+        question_place: the place of the question: "before" the book, "after" it, or "both".
         question_form: "sentence", as in Figure 6; or "names": the names that are asked for and a question
             mark, and a book without its heading.
     """

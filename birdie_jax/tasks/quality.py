@@ -62,7 +62,7 @@ class ChoiceExamples:
         group_size: the number of options.
         lengths: the positions of all options of a question together, int64 [questions].
         sha256: the hash of all examples.
-        refused: a line for each article that was passed over.
+        refused: a line for each skipped article.
     """
 
     group_size = OPTIONS

@@ -55,7 +55,7 @@ class ScoredAnswer(NamedTuple):
     """A model's answer to a question, with its scores.
 
     Attributes:
-        question: what was asked.
+        question: the question.
         answer: the text that the model wrote, or its most likely choice.
         metrics: the scores of the answer, by the names of the metrics; none of a prediction.
         weight: the weight of the answer in the mean of the scores: 1, or for a rate, for example, its

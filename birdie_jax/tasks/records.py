@@ -51,7 +51,7 @@ def read_records(
             has is bad. None: records have no names.
 
     Returns:
-        What `parse` made of each good record; and a line for each bad one that was passed over.
+        The result of `parse` for each good record; and a line for each skipped bad one.
 
     Raises:
         DataError: the file cannot be read or holds no record; or records are bad, and `skip_bad` is false

@@ -80,11 +80,11 @@ def task_of_section(section: object, where: str) -> Task:
 def task_of_flag(text: str, flag: str = "--task") -> Task:
     """Return the task that a flag asks for: `phonebook` or `phonebook:max_entries=16,max_numbers=4`.
 
-    A value is read as JSON where it is JSON, and as a text otherwise; a comma within a value is written as
+    A value that is JSON is read as JSON, and any other as a text; a comma within a value is written as
     part of a JSON string.
 
     Raises:
-        ConfigError: as `make_task`; or a setting has no value, or stands twice.
+        ConfigError: as `make_task`; or a setting has no value, or is given twice.
     """
     name, colon, rest = text.partition(":")
     settings: dict[str, Any] = {}

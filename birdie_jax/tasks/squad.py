@@ -3,8 +3,8 @@
     python -m birdie_jax.evaluate --workdir=runs/tiny --task=squad:path=dev-v2.0.json
 
 As the Birdie paper measures it (section 4.4, appendix B): the answerable questions of SQuAD v2, zero-shot,
-by greedy choice of at most 64 tokens, scored by "Answer Contains Label" and F1. Nothing is taught: the
-paper does not fine-tune on it.
+by greedy choice of at most 64 tokens, scored by "Answer Contains Label" and F1. The task trains nothing:
+the paper does not fine-tune on it.
 """
 
 import json
@@ -68,7 +68,7 @@ def read_squad(path: str, *, skip_bad: bool) -> tuple[list[SquadQuestion], list[
 
     Args:
         path: the JSON file, or its URL.
-        skip_bad: whether questions that cannot be read are passed over.
+        skip_bad: whether to skip questions that cannot be read.
 
     Raises:
         DataError: the file cannot be read; or questions cannot, and `skip_bad` is false or no good one is

@@ -33,7 +33,7 @@ class Window(NamedTuple):
     """A part of a context after its question.
 
     Attributes:
-        tokens: int32 [positions], what is read.
+        tokens: int32 [positions], the input.
         offsets: int64 [positions, 2], the first character of the context that a position stands for, and
             the one behind its last; both -1 on what is no part of the context.
     """
@@ -59,7 +59,7 @@ class FoundSpan(NamedTuple):
     """The best span of a question, against none at all.
 
     Attributes:
-        span: the characters of the context, the end excluded; None where no span can be.
+        span: the characters of the context, the end excluded; None if no span is possible.
         score: the sum of its begin's and its end's score.
         null_score: that of the first position, the least of all windows'.
     """

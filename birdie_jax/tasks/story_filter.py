@@ -47,7 +47,7 @@ def similarity(words: frozenset[str], others: frozenset[str]) -> float:
 def find_near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, int]:
     """Return the texts that are too similar to an earlier one that is kept.
 
-    The first of near duplicates stays, so that no two texts that stay are as similar as `threshold`.
+    The first of near duplicates is kept, so no two kept texts are as similar as `threshold`.
 
     Args:
         texts: the texts.

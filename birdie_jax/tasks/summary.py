@@ -42,7 +42,7 @@ def summarise(
 
     Args:
         name: the name of the evaluation.
-        task: what was asked.
+        task: the task.
         model: who was asked.
         result: the scored answers; none where every question was refused.
         seconds: the duration.
@@ -99,8 +99,8 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
     Answers are scored among themselves, see `Task.rescored`. The task's inner metrics are left out.
 
     Args:
-        task: what was asked.
-        answers: the scored answers; nothing is returned where there is none, or where they are predictions.
+        task: the task.
+        answers: the scored answers; the result is empty if there are none, or if they are predictions.
         seed: the seed of the bootstrap's resamples.
 
     Raises:
@@ -123,7 +123,7 @@ def paired_differences(
     their means; inner metrics are left out.
 
     Args:
-        task: what was asked.
+        task: the task.
         first: the scored answers of the first model.
         second: the scored answers of the second model.
         seed: the seed of the bootstrap's resamples, which are the same for both models.

@@ -32,7 +32,7 @@ class Task(abc.ABC):
 
     Attributes:
         name: the name under which configurations and `--task` find it.
-        main_metric: the metric that stands for the task where there is room for one.
+        main_metric: the metric that represents the task if there is room for only one.
         in_place: whether the task reads texts in the form of an encoder's objective, and hides tokens in
             place or asks a head; it asks no prompts then.
     """
@@ -111,7 +111,7 @@ class Task(abc.ABC):
             tokenizer: the tokenizer of the model.
 
         Raises:
-            ConfigError: the task needs what is not installed, or has a setting that its data has not.
+            ConfigError: the task needs a missing package, or a setting does not fit its data.
             DataError: the task's data cannot be read; names file and record.
         """
         del tokenizer

@@ -137,7 +137,7 @@ class TaskModel:
             batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
             share: the part of the questions that this process answers; None = all.
             pruning: how the prompts of written answers are pruned; None = they are not.
-            announce: called with what is to be done, before it is.
+            announce: called with the work before it starts.
 
         Raises:
             PruningError: the model has attention, or the schedule is for other layers than it has.
@@ -383,7 +383,7 @@ class TaskModel:
     ) -> list[Any]:
         """Return what `ask` gives for each number, in batches of similar lengths, the longest first.
 
-        Every process asks its part of each batch, so that all take the same number of batches. Processes
+        Every process asks its part of each batch, so all take the same number of batches. Processes
         exchange JSON: what comes back is plain data, and the caller makes its own types of it.
         """
         answers = max_tokens or [0] * len(lengths)
