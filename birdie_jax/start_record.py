@@ -1,6 +1,6 @@
-"""The starts of a run, as the JSON file that `train` writes and the report reads.
+"""The starts of a run, in a JSON file that `train` writes and the report reads.
 
-A run has a start for each time that its command is given, or that a launcher gives it again.
+A run has one start for each time that a user or a launcher starts its command.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,9 @@ class Program:
 
     Attributes:
         command: the command line.
-        environment: the variables of the environment that change what it computes, or how fast.
-        versions: the versions of Python, of this project and of what it computes with, by name.
-        commit: the commit that it runs, with " changed" behind it where files of the checkout differ; None
-            where that is not known.
+        environment: the environment variables that change its results or speed.
+        versions: the versions of Python, of this project and of its libraries, by name.
+        commit: the commit, followed by " changed" if files of the checkout differ; None if it is unknown.
         host: the name of the machine.
     """
 
@@ -46,10 +45,10 @@ class Start:
     """A start of a run.
 
     Attributes:
-        began: when the devices were known, in UTC, ISO 8601.
-        ended: when it ended; None where it still runs, or was killed.
+        began: the time when the devices were known, in UTC, ISO 8601.
+        ended: the time of its end; None if it still runs, or was killed.
         outcome: how it ended, in words; None as for `ended`.
-        step: the last step that was done; None as for `ended`, or where that is not known.
+        step: the last completed step; None as for `ended`, or if it is unknown.
         program: the program of the first process.
         processes: the number of processes.
         device: the kind of the devices.
@@ -76,7 +75,7 @@ class Start:
 
     @property
     def device_hours(self) -> float | None:
-        """The hours of all devices; None where the end is not known."""
+        """The hours of all devices; None if the end is unknown."""
         if self.ended is None:
             return None
         seconds = (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)).total_seconds()
@@ -84,7 +83,7 @@ class Start:
 
 
 def read_starts(workdir: Workdir) -> list[Start]:
-    """Return the starts of a run, the first one first; none of a run without the file.
+    """Return the starts of a run, the first one first; empty for a run without the file.
 
     Raises:
         DataError: the file is damaged, or cannot be read; the message names it, and the field.

@@ -1,7 +1,7 @@
-"""What a process runs, printed and kept at each start of a run.
+"""Print and record the program of a process at each start of a run.
 
-The first process writes the record before the first step, and again when it ends; a process that is killed
-leaves a start without an end.
+The first process writes the record before the first step, and again when it ends. A killed process leaves a
+start without an end.
 """
 
 import contextlib
@@ -28,27 +28,27 @@ from birdie_jax.storage import to_plain, write_json
 from birdie_jax.storage.workdir import Workdir
 
 Announce = Callable[[Mesh, str], None]
-"""Takes the mesh of a run, and one line on how it was chosen."""
+"""Takes the mesh of a run, and one line that explains the choice."""
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax")
 _PACKAGES += ("orbax-checkpoint", "grain", "numpy")
-# The variables that change what a program computes, or how fast.
+# The variables that change the results or the speed of a program.
 _VARIABLES = re.compile(
     r"(JAX|XLA|LIBTPU|TPU|MEGASCALE|CUDA|NCCL|MALLOC|OMP|BIRDIE)_\w+|SLURM_JOB_ID|LD_PRELOAD"
 )
 _SECRET_NAME = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY")
 _GIT_SECONDS = 10
-# What the driver makes.
+# The driver makes this file.
 _NVIDIA = Path("/dev/nvidiactl")
 
 
 def describe_program(command: list[str], environment: Mapping[str, str], commit: str | None) -> Program:
-    """Return what this process runs.
+    """Return the program of this process.
 
     Args:
         command: the command line, word by word.
         environment: the variables of the environment.
-        commit: as `find_commit` gives it.
+        commit: as `find_commit` returns it.
     """
     versions = {"birdie-jax": birdie_jax.__version__, "Python": platform.python_version()}
     for package in _PACKAGES:
@@ -76,10 +76,10 @@ def _recorded_word(word: str) -> str:
 
 
 def find_commit(package: Path = Path(birdie_jax.__file__).parent) -> str | None:
-    """Return the commit that a package is of, with " changed" behind it where files of its checkout differ.
+    """Return the commit of a package, followed by " changed" if files of its checkout differ.
 
-    `git archive`, with which the launchers send a commit, writes its hash into commit.txt. The result is
-    None of a package that is in neither an archive nor a checkout, or where git does not answer.
+    `git archive`, which the launchers use to send a commit, writes its hash into commit.txt. The result is
+    None if the package is in neither an archive nor a checkout, or if git does not answer.
     """
     with contextlib.suppress(OSError):
         written = (package / "commit.txt").read_text(encoding="utf-8").strip()
@@ -101,13 +101,13 @@ def find_commit(package: Path = Path(birdie_jax.__file__).parent) -> str | None:
 
 
 class StartRecorder:
-    """Prints what a start is, and keeps it in the workdir; a context manager around the run.
+    """Prints a start, and records it in the workdir; a context manager around the run.
 
-    A record that cannot be read or written never ends a run: it is logged, and the run continues.
+    A record that cannot be read or written never ends a run: the error is logged, and the run continues.
     """
 
     def __init__(self, workdir: Workdir, program: Program | None, processes: int):
-        """Take the run's folder, the program, None where this process keeps no record, and their number."""
+        """Take the workdir, the program (None: this process keeps no record) and the count of processes."""
         self._workdir = workdir
         self._program = program
         self._processes = processes
@@ -117,7 +117,7 @@ class StartRecorder:
         self._step: int | None = None
 
     def announce(self, mesh: Mesh, explanation: str) -> None:
-        """Print what runs, on what and where it writes, and keep it."""
+        """Print and record the program, its devices and its workdir."""
         if self._program is None:
             return
         if explanation:
@@ -148,7 +148,7 @@ class StartRecorder:
         self._write()
 
     def note_outcome(self, outcome: str, step: int) -> None:
-        """Take how the run ended, in words, and the last step that was done."""
+        """Record how the run ended, in words, and the last completed step."""
         self._outcome, self._step = outcome, step
 
     def _write(self) -> None:

@@ -1,25 +1,26 @@
-r"""Run on TPU slices in Google Kubernetes Engine, as a JobSet that Kubernetes starts again by itself.
+r"""Run on TPU slices in Google Kubernetes Engine, as a JobSet that Kubernetes restarts by itself.
 
     python -m launch.gke_jobset --name=birdie --image=us-docker.pkg.dev/project/birdie/birdie:1 \
         --accelerator=tpu-v5p-slice --topology=4x4x4 --service_account=birdie --spot -- \
         python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=gs://BUCKET/birdie
 
 Writes the JobSet to `--manifest`, as JSON, and applies it with kubectl. A job of the set is a slice, and a
-pod is a host of it. A pod that fails, or a slice that is preempted, ends the set's jobs; the JobSet
-makes all of them anew, and the same command resumes from its checkpoint. Failures count towards
+pod is a host of it. A pod that fails, or a slice that is preempted, ends the set's jobs. The JobSet
+recreates all of them, and the same command resumes from its checkpoint. Failures count towards
 `--restarts`, disruptions do not. A command that ends with 2, because it or its configuration is wrong,
-fails the set. A set of the same name that has ended, or has another manifest, is deleted before.
+fails the set. The launcher first deletes a set of the same name that has ended, or has another manifest.
 
 The pods share no disk: the workdir is in a bucket, to which the service account of Kubernetes that
 `--service_account` names has rights, or below /mnt/birdie, where `--claim` mounts a PersistentVolumeClaim
 that many pods may write to.
 
-`--pass_env` makes a Secret of variables of this environment. Their values are sent to kubectl's standard
-input: they are in no file, on no command line, and in no manifest.
+`--pass_env` makes a Secret of variables of this environment. kubectl reads their values from standard
+input: no file, no command line and no manifest contains them.
 
 Written after
 https://jobset.sigs.k8s.io/docs/concepts/
-https://github.com/kubernetes-sigs/jobset/blob/main/examples/failure-policy/host-maintenance-event-model.yaml
+https://github.com/kubernetes-sigs/jobset/blob/main/examples/failure-policy/host-maintenance-event-model.yam
+l
 https://docs.cloud.google.com/kubernetes-engine/docs/tutorials/tpu-multislice-kueue (selectors, resources)
 https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/ (`$(NAME)`)
 """
@@ -84,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _apply_jobset(run: Commands, options: argparse.Namespace, apply: Sequence[str]) -> None:
-    """Apply the manifest; a JobSet that has ended, or that has another manifest, is deleted before.
+    """Apply the manifest; first delete a JobSet that has ended, or that has another manifest.
 
-    Kubernetes changes no JobSet that there is, and starts none again that has ended.
+    Kubernetes neither changes an existing JobSet nor restarts one that has ended.
 
     Raises:
         LaunchError: kubectl failed.
@@ -115,7 +116,7 @@ def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str
     """Return the JobSet.
 
     Raises:
-        UsageError: the slice cannot be divided among hosts of so many chips.
+        UsageError: the slice cannot be divided into hosts with this number of chips.
     """
     chips = math.prod(map(int, options.topology.split("x")))
     if chips % options.chips_per_host:
@@ -139,7 +140,7 @@ def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str
         },
         "template": {"spec": _make_pod_spec(options, command)},
     }
-    # Of both kinds the reason is the same; the message says which it is.
+    # Both kinds have the same reason; only the message distinguishes them.
     disruption = {
         "name": "disruption",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
@@ -157,7 +158,7 @@ def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str
         "kind": "JobSet",
         "metadata": {
             "name": options.name,
-            # Each job has a node pool, which is one slice, to itself.
+            # Each job has its own node pool, which is one slice.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         },
         "spec": {

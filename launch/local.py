@@ -1,4 +1,4 @@
-r"""Start a run as several processes on this machine, and start it again when one of them fails.
+r"""Start a run as several processes on this machine, and restart it when one of them fails.
 
     python -m launch.local --processes=2 --fake_devices=8 -- \
         python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny
@@ -105,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _device_variables(options: argparse.Namespace) -> list[list[str]]:
-    """Return for each process the environment variables that give it its devices, as NAME=VALUE."""
+    """Return the environment variables of each process that select its devices, as NAME=VALUE."""
     for option in ("fake_devices", "gpus"):
         devices = getattr(options, option)
         if devices is not None and devices % options.processes:

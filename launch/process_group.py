@@ -1,4 +1,4 @@
-"""A group of processes of this machine: if one fails, all are ended."""
+"""A group of processes of this machine: if one fails, all end."""
 
 import contextlib
 import os
@@ -81,7 +81,7 @@ class _Group:
         return self._result()
 
     def _start(self, index: int, command: Sequence[str]) -> threading.Thread:
-        # In a session of its own: Ctrl-C reaches it once, from here, and not from the terminal as well.
+        # In its own session: Ctrl-C reaches it only once, from here, and not also from the terminal.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -100,7 +100,7 @@ class _Group:
         self.events.put(("signal", number))
 
     def _await_end(self, index: int, process: subprocess.Popen) -> None:
-        # Not reaped yet, so that its number cannot become another process's before its group is dealt with.
+        # Not reaped yet, so no other process gets its number before its group has ended.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         self.events.put(("end", index))
 
@@ -122,14 +122,14 @@ class _Group:
             return
         self.forwarded = signal.SIGTERM if number == signal.SIGHUP else number
         if self.first_failed is not None:
-            # They have had SIGTERM already; a second signal would cut short what they save.
+            # They already have SIGTERM; a second signal would interrupt their saving.
             return
         self._signal_running(self.forwarded)
         self._set_deadline(self.stop_seconds)
 
     def _on_exit(self, index: int) -> None:
         self.running.discard(index)
-        # What it leaves behind would hold its devices, its port and its output.
+        # Processes that it leaves behind would hold its devices, its port and its output.
         _signal_group(self.processes[index], signal.SIGKILL)
         status = self.statuses[index] = self.processes[index].wait()
         if status and self.first_failed is None and index not in self.killed:
@@ -148,7 +148,7 @@ class _Group:
             _signal_group(self.processes[index], signal.SIGKILL)
 
     def _signal_running(self, number: signal.Signals) -> None:
-        # To the process alone: what it started is its own to end.
+        # Only to the process: it ends its own children.
         for index in self.running:
             os.kill(self.processes[index].pid, number)
 

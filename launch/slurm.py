@@ -46,7 +46,7 @@ from .commands import (
 )
 from .storage import check_workdir_url, workdir_of
 
-# What programs need on any node: where they find their files and libraries, and the way to the network.
+# Variables that programs need on any node: the places of files and libraries, and the proxies.
 _ENVIRONMENT = (
     *("HOME", "PATH", "USER", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
     *(name for proxy in ("http_proxy", "https_proxy", "no_proxy") for name in (proxy, proxy.upper())),
@@ -81,7 +81,7 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
         "--requeue",
         "--open-mode=append",
         f"--output={options.name}-%j.log",
-        # Slurm sends it to what srun started, not to the script.
+        # Slurm sends it to the processes of srun, not to the script.
         f"--signal=TERM@{options.stop_seconds}",
         f"--export={','.join(_exported(options.pass_env, os.environ))}",
     ]
@@ -94,7 +94,7 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
 
 
 def _exported(passed: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables that the job gets; Slurm takes their values by itself."""
+    """Return the names of the job's variables; Slurm reads their values by itself."""
     return [*(name for name in _ENVIRONMENT if name in environment), *passed]
 
 

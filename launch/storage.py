@@ -1,4 +1,4 @@
-"""Where a command keeps its run and reads its data: in buckets, or in a folder that all workers share."""
+"""Check the places of a command's run and data: buckets, or a folder that all workers share."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ def check_storage(command: Sequence[str], shared_by: str, *, shared: bool) -> No
     for value in _values(command):
         if value.startswith("s3://"):
             raise UsageError(
-                f"{_shown(value)}: workers are not given the s3 extra; copy it to gs://BUCKET/..."
+                f"{_shown(value)}: workers do not have the s3 extra; copy it to gs://BUCKET/..."
             )
     if not workdir.startswith("gs://") and not _is_below_mount(workdir):
         raise UsageError(
@@ -52,7 +52,7 @@ def check_storage(command: Sequence[str], shared_by: str, *, shared: bool) -> No
         below = next(value for value in _values(command) if _is_below_mount(value))
         raise UsageError(f"{shared_by}: not given, and {_shown(below)} needs it; allowed: {buckets}")
     if shared and not uses_mount(command):
-        raise UsageError(f"{shared_by}: given, and nothing in the command is below {MOUNT}; leave it out")
+        raise UsageError(f"{shared_by}: given, but the command uses nothing below {MOUNT}; remove it")
 
 
 def check_workdir_url(workdir: str) -> None:
@@ -96,6 +96,6 @@ def _is_below_mount(value: str) -> bool:
 
 
 def _shown(value: str) -> str:
-    # What stands before an @ may be a password.
+    # The text before an @ may be a password.
     value = re.sub(r"(:/+)[^/@]*@", r"\1***@", value)
     return repr(value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}...")

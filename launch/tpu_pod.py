@@ -8,9 +8,9 @@ r"""Run on one or several TPU slices of Google Cloud, through preemptions, to th
 `train` requests the slices as a queued resource, waits until they are active, sends the code and
 constraints.txt, installs, starts the command on all workers, and follows their logs. When the slices are
 preempted, it deletes the rest, requests them again, and starts the same command, which resumes from its
-checkpoint. When the command fails, it is restarted on the same slices, unless it ends with 2: then it or
-its configuration is wrong. There are at most `--restarts` restarts of both kinds together. When the command
-has succeeded, and when the launcher gives up, the slices are deleted, unless `--keep` is given.
+checkpoint. When the command fails, the launcher restarts it on the same slices, unless it ends with 2: then
+it or its configuration is wrong. There are at most `--restarts` restarts of both kinds together. When the
+command succeeds, or the launcher gives up, it deletes the slices, unless `--keep` is given.
 
 The log of each worker and start is copied to `WORKDIR/logs`, every five minutes and when the command ends.
 
@@ -20,9 +20,8 @@ follows it again. `create`, `push`, `run`, `stop` and `delete` are the parts of 
 The workers share no disk: the workdir is in a bucket, to which `--service_account` has rights, or below
 /mnt/birdie, where `--nfs` mounts a file system on all of them.
 
-The commit that is checked out is sent; files that git does not ignore and that are not in it are refused.
-Values of `--pass_env` are written to a file that only its owner can
-read, never on a command line.
+The launcher sends the checked-out commit, and refuses files that are neither in it nor ignored by git.
+Values of `--pass_env` are written to a file that only its owner can read, never on a command line.
 """
 
 import argparse
@@ -52,7 +51,7 @@ from .storage import check_storage, uses_mount, workdir_of
 from .tpu_slices import TERMINATED, PreemptionError, Slices
 
 _SERVER = re.compile(r"[A-Za-z0-9.-]+:/[A-Za-z0-9._/-]*")
-# What the service account may do is said by its roles alone.
+# Only the roles decide what the service account may do.
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _ACTIONS = ("train", "create", "push", "run", "stop", "delete")
 
@@ -62,11 +61,11 @@ class RunError(Exception):
 
 
 class GaveUpError(LaunchError):
-    """The run is not started again; the message says why."""
+    """The run does not restart; the message says why."""
 
 
 class WrongCommandError(GaveUpError):
-    """The command or its configuration is wrong: started again, it would fail again."""
+    """The command or its configuration is wrong: a restart would fail again."""
 
     status = WRONG_COMMAND
 
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.action in ("train", "run"):
             require_command(command)
-            # `push` may have mounted what `run` uses.
+            # `push` may have mounted the folder that `run` uses.
             shared = bool(options.nfs) or (options.action == "run" and uses_mount(command))
             check_storage(command, "--nfs=SERVER:/FOLDER", shared=shared)
         if options.action in ("train", "create"):
@@ -156,8 +155,8 @@ def run(slices: Slices, command: Sequence[str]) -> None:
     """Start the command on every worker where it is not running, and follow its log until it ends.
 
     Raises:
-        RunError: it failed on some worker, and has been stopped on all.
-        WrongCommandError: the command or its configuration is wrong, as a worker says.
+        RunError: it failed on some worker, and was stopped on all.
+        WrongCommandError: a worker reports that the command or its configuration is wrong.
         PreemptionError: the slices were preempted.
     """
     workdir = workdir_of(command)
@@ -185,18 +184,18 @@ def run(slices: Slices, command: Sequence[str]) -> None:
 
 
 def _prepare_slices(slices: Slices) -> None:
-    """Create the slices or wait for them, and install on them what is not installed.
+    """Create the slices or wait for them, and install the program if it is missing.
 
     Raises:
         PreemptionError: they were preempted meanwhile.
-        RunError: they are active, but something could not be sent or installed.
+        RunError: they are active, but a file could not be sent or installed.
     """
     while (state := slices.state(assumed=None)) == "SUSPENDING":
         slices.pause()
     if state in TERMINATED:
         slices.delete()
         state = None
-    # A worker that is installed may be running the command.
+    # A worker with an installation may be running the command.
     if state == "ACTIVE" and slices.status_on_workers("installed", slices.extras) == 0:
         return
     if state is None:
@@ -247,10 +246,16 @@ def make_parser() -> argparse.ArgumentParser:
     capacity.add_argument("--spot", action="store_true", help="cheap slices that can be preempted")
     capacity.add_argument("--reserved", action="store_true", help="slices of a reservation")
     add("--valid_until_duration", type=parse_text, help="longest time in the queue, e.g. 6h")
-    add("--network", type=parse_text, help="that of the workers")
-    add("--subnetwork", type=parse_text, help="that of the workers")
-    add("--service_account", type=parse_text, help="that of the workers, with rights to the bucket")
-    add("--scopes", type=parse_text, default=_SCOPE, help=f"of the service account; default {_SCOPE}")
+    add("--network", type=parse_text, help="network of the workers")
+    add("--subnetwork", type=parse_text, help="subnetwork of the workers")
+    add(
+        "--service_account",
+        type=parse_text,
+        help="service account of the workers, with rights to the bucket",
+    )
+    add(
+        "--scopes", type=parse_text, default=_SCOPE, help=f"scopes of the service account; default {_SCOPE}"
+    )
     add("--internal_ips", action="store_true", help="no external addresses; connect from the same network")
     add("--nfs", type=_parse_server, help="SERVER:/FOLDER, mounted at /mnt/birdie on every worker")
     add(
@@ -271,7 +276,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--poll_seconds",
         type=parse_non_negative,
         default=30,
-        help="between two polls of the state; default 30",
+        help="time between two polls of the state; default 30",
     )
     add("--keep", action="store_true", help="do not delete the slices at the end")
     add("--dry_run", action="store_true", help="print the commands, run nothing")

@@ -32,7 +32,7 @@ _ALL_WORKERS = ("--node=all", "--worker=all", "--batch-size=all")
 # A connection to a preempted worker is closed after two minutes.
 _KEEP_ALIVE = ("--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4")
 _DESCRIBE_ATTEMPTS = 5
-# How many files a message names.
+# The number of files that a message names.
 _MAX_FILES = 5
 
 
@@ -46,11 +46,11 @@ class Slices:
     Args:
         options: the options of `launch.tpu_pod`.
         run: the runner of the commands.
-        command: the command of the run, or nothing where it is not known.
+        command: the command of the run, or empty if it is unknown.
 
     Attributes:
         command: the command of the run.
-        extras: the extras of the package that the workers need, with commas.
+        extras: the extras of the package for the workers, separated by commas.
     """
 
     def __init__(self, options: argparse.Namespace, run: Commands, command: Sequence[str] = ()):
@@ -83,7 +83,7 @@ class Slices:
                 return answer
             if "NOT_FOUND" in error or (self.run.dry_run and status):
                 return None
-        raise LaunchError(f"--name={self.options.name}: its state cannot be had: {error or 'empty answer'}")
+        raise LaunchError(f"--name={self.options.name}: cannot read its state: {error or 'empty answer'}")
 
     def create(self) -> None:
         """Request the slices, and wait until they are active.
@@ -125,11 +125,11 @@ class Slices:
             self.pause()
 
     def pack(self) -> None:
-        """Pack the commit that is checked out, once: after a preemption the same archive is sent again.
+        """Pack the checked-out commit, once: after a preemption the same archive is sent again.
 
         Raises:
-            UsageError: there is no checkout, it has files that its commit has not or has otherwise, or the
-                command's configuration is no file of it.
+            UsageError: there is no checkout, it has new or changed files, or the command's configuration is
+                not in the commit.
         """
         if not IS_CHECKOUT:
             raise UsageError("found an installed wheel; allowed: a checkout, whose commit is sent")
@@ -150,7 +150,7 @@ class Slices:
             more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
             raise UsageError(
                 f"not committed, and so not sent: {', '.join(files[:_MAX_FILES])}{more}; commit them, or "
-                "have git ignore them"
+                "let git ignore them"
             )
         # It may be outside of the checkout, or one that git ignores.
         config = (flag_of(self.command, "config") or "").partition(":")[0]
@@ -185,7 +185,7 @@ class Slices:
         return self.run.status(self._ssh(self._worker(*action)))
 
     def command_is_wrong(self) -> bool:
-        """Whether the command has ended, on some worker, as one that would fail again."""
+        """Whether the command has ended on some worker with the status of a wrong command."""
         _, answers, _ = self.run.capture(self._ssh(self._worker("status")), assumed=(0, ""))
         return f"status {WRONG_COMMAND}" in answers.splitlines()
 

@@ -1,4 +1,4 @@
-"""`metrics.jsonl` and TensorBoard events, which after a kill read like those of a run never stopped."""
+"""Write `metrics.jsonl` and TensorBoard events, which do not change if a run is killed and resumed."""
 
 import contextlib
 import json
@@ -33,15 +33,15 @@ _FLUSH_SECONDS = 30.0
 
 
 class TensorBoardEvents:
-    """One event file of a folder, begun anew at a step."""
+    """One new event file of a folder, which begins at a step."""
 
     def __init__(self, folder: Path, first_step: int):
-        """Open a new file; TensorBoard hides what older ones say of `first_step` and later steps.
+        """Open a new file; TensorBoard hides older events of `first_step` and later steps.
 
         Raises:
             OSError: the folder or the file cannot be made.
         """
-        # It imports the client of Google Cloud Storage where there is one, which takes half a second.
+        # It imports the client of Google Cloud Storage if it is installed, which takes half a second.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2
         from tensorboardX.summary import scalar
@@ -50,7 +50,7 @@ class TensorBoardEvents:
         self._folder = folder
         session_log = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
         self._event, self._scalar = event_pb2.Event, scalar  # pyright: ignore[reportAttributeAccessIssue]
-        # Two runs that start within a second must not have one file.
+        # Two runs that start within one second must not use the same file.
         with naming(folder):
             self._writer = EventsWriter(str(folder / "events"), f".{secrets.token_hex(4)}")
             self._writer.write_event(self._event(step=first_step, file_version="brain.Event:2"))
@@ -72,7 +72,7 @@ class TensorBoardEvents:
             self.flush()
 
     def flush(self) -> None:
-        """Bring to the disk what was written.
+        """Write the buffered events to the disk.
 
         Raises:
             OSError: the disk refuses; names the folder.
@@ -100,23 +100,23 @@ STEP_SCALARS = (
 """The names that the loop itself logs, of any step."""
 
 THE_STEP = "the train step"
-"""What logs them, in messages."""
+"""The owner of these scalars, in messages."""
 
 _DAMAGED_LINES_SHOWN = 10
 # A run that begins at step 0 keeps nothing, not even of step 0.
 _NO_STEP = -1
-# How often what was logged is brought to a bucket; before a checkpoint it always is.
+# The interval of uploads to a bucket; there is also one before each checkpoint.
 _UPLOAD_SECONDS = 30.0
-# Events are brought there as a whole each time, and so more rarely.
+# An upload of events contains the whole file, and so is less frequent.
 _UPLOADS_FOR_EVENTS = 4
 
 
 class MetricsFile:
-    """`metrics.jsonl` and TensorBoard events of a workdir, continued from a step on.
+    """`metrics.jsonl` and TensorBoard events of a workdir, continued from a step.
 
-    What a killed run wrote beyond the step it resumes from is taken back: those steps are run again, and
-    the finished file reads like that of a run that was never stopped. In a bucket the lines go up in parts,
-    by a thread, and as one file at the end.
+    Lines of a killed run after the step of the checkpoint are removed: those steps run again, and the
+    finished file is like that of an uninterrupted run. In a bucket a thread uploads the lines in parts, and
+    as one file at the end.
 
     Attributes:
         path: the path of the JSON lines.
@@ -133,13 +133,13 @@ class MetricsFile:
         writes: bool = True,
         on_scalars: Callable[[int, Mapping[str, float]], None] | None = None,
     ):
-        """Open both for appending after step `first_step`; at step 0 they begin anew.
+        """Open both to append after step `first_step`; at step 0 they start empty.
 
         Args:
             workdir: the folder of the run.
             first_step: the step that the run continues from.
-            hooks_run_again: whether the hooks that were due at `first_step` run once more.
-            writes: False in a process that only measures, and leaves both to another.
+            hooks_run_again: whether the hooks that were due at `first_step` run again.
+            writes: False in a process that only measures, while another one writes.
             on_scalars: also called with each step and the scalars that are written of it.
         """
         self.path = workdir.metrics
@@ -161,16 +161,16 @@ class MetricsFile:
     def write(self, step: int, scalars: Mapping[str, float], owner: str = THE_STEP) -> None:
         """Append one object of `step` and `scalars`.
 
-        JSON has no NaN and no infinity: such a value is left out, with a warning, one for each name.
+        JSON has no NaN and no infinity: such a value is left out, with one warning for each name.
 
         Args:
             step: the number of train steps done.
-            scalars: what is logged, by its name.
-            owner: what measured it, for messages, such as "hook 'best'".
+            scalars: the scalars to log, by name.
+            owner: the part that measured them, for messages, such as "hook 'best'".
 
         Raises:
-            ConfigError: another owner logs a scalar of that name: readers keep one of each step.
-            OSError: it cannot be written, for instance on a full disk; names the file.
+            ConfigError: another owner logs a scalar of that name: readers keep only one for each step.
+            OSError: they cannot be written, for instance on a full disk; names the file.
         """
         for name in scalars:
             first = self._owners.setdefault(name, owner)
@@ -194,7 +194,7 @@ class MetricsFile:
             self._on_scalars(step, finite)
 
     def flush(self) -> None:
-        """Bring to the disk or the bucket what was written: a checkpoint is to find its steps' metrics.
+        """Write the buffered metrics to the disk or the bucket, before a checkpoint of their steps.
 
         Raises:
             OSError: the disk or the store refuses.
@@ -203,7 +203,7 @@ class MetricsFile:
             self._lines.flush()
 
     def finish(self) -> None:
-        """Bring everything there at the end of the run, in a bucket also as one file.
+        """Write everything at the end of the run, in a bucket also as one file.
 
         Raises:
             OSError: the disk or the store refuses.
@@ -212,7 +212,7 @@ class MetricsFile:
             self._lines.finish()
 
     def close(self) -> None:
-        """Release the files, of a run that has ended well or not."""
+        """Release the files after a run, with or without an error."""
         if self._lines is not None:
             self._lines.close()
 
@@ -223,7 +223,7 @@ class _LocalLines:
     def __init__(self, workdir: Workdir, first_step: int, kept: list[bytes]):
         self._path = Path(workdir.metrics)
         write_whole(self._path, b"".join(kept))
-        # Of a workdir that was copied from a bucket; copied back, they would be taken for newer.
+        # Parts of a workdir that was copied from a bucket: in a copy back, they would count as newer.
         for part in metric_parts(workdir):
             remove(part)
         self._file: IO[str] = self._path.open("a", encoding="utf-8")
@@ -242,27 +242,27 @@ class _LocalLines:
 
     def close(self) -> None:
         with contextlib.ExitStack() as closed:
-            # What could not be written is tried once more.
+            # This retries failed writes once.
             closed.enter_context(naming(self._path))
             closed.callback(self._file.close)
             closed.callback(self.events.close)
 
 
 class _BucketLines:
-    """Lines and events in a bucket: kept here first, and brought there in parts of a name each."""
+    """Lines and events in a bucket: buffered locally, and uploaded in parts with their own names."""
 
     def __init__(self, workdir: Workdir, first_step: int, hooks_run_again: bool, kept: list[bytes]):
         self._workdir = workdir
         numbers = [part_number(part.name) or 0 for part in metric_parts(workdir)]
         self._next = max(numbers, default=-1) + 1
-        # Goes up with the first line of this start, so that one that logs nothing changes nothing.
+        # Uploaded with the first line of this start, so a start that logs nothing changes nothing.
         self._new = [continued_from(first_step if first_step else _NO_STEP, hooks_run_again)]
         if not numbers:
-            # Of a workdir that was copied from a disk.
+            # The lines of a workdir that was copied from a disk.
             self._new += kept
         self._before_first_line = len(self._new)
         self._marked = False
-        # Of what is logged and what goes up; the loop appends while a part is on its way.
+        # Locks for logging and uploading; the loop appends during an upload.
         self._appending = threading.Lock()
         self._uploading = threading.Lock()
         self._spool = tempfile.TemporaryDirectory(prefix="birdie_jax-events-")
@@ -319,7 +319,7 @@ class _BucketLines:
                 if uploads % _UPLOADS_FOR_EVENTS == 0:
                     self._upload_events()
             except OSError as error:
-                # They are kept, and go up with the next ones; a checkpoint is not saved without them.
+                # They are kept, and uploaded with the next ones; a checkpoint is not saved without them.
                 logging.warning("%s: metrics wait to be written: %s", self._workdir, error)
 
 
@@ -331,7 +331,7 @@ def _newest(lines: list[tuple[bytes, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _lines_of(workdir: Workdir) -> list[tuple[bytes, dict[str, Any]]]:
-    """Return the lines of metrics, and what they say; damaged ones are named."""
+    """Return the lines of metrics with their scalars; log the numbers of damaged ones."""
     found, damaged = [], []
     for number, line in enumerate(read_metric_lines(workdir), start=1):
         # A killed process leaves half a line at the end.
@@ -344,7 +344,7 @@ def _lines_of(workdir: Workdir) -> list[tuple[bytes, dict[str, Any]]]:
         shown = ", ".join(map(str, damaged[:_DAMAGED_LINES_SHOWN]))
         more = ", ..." if len(damaged) > _DAMAGED_LINES_SHOWN else ""
         logging.warning(
-            "%s: %d lines are no metrics and are left out: line %s%s",
+            "%s: %d lines are not metrics, and are ignored: line %s%s",
             workdir.metrics,
             len(damaged),
             shown,

@@ -28,7 +28,7 @@ Summarise = Callable[[StepTotals], dict[str, float]]
 Sections = Mapping[str, Callable[[Key], PyTree[jax.Array]]]
 """For each hook its `create_section`, by its name."""
 _Parts = Annotated[int, Bounds(at_least=1, at_most=2**20)]
-# Sets the keys of rows apart from those of parameters and sections.
+# Separates the keys of rows from those of parameters and sections.
 _ROW_KEYS = 0x726F7773
 
 
@@ -41,7 +41,7 @@ class SummedLoss(Protocol):
 
 
 class CompiledUpdate(Protocol):
-    """A program of `jax.jit` that takes a step, and the memory of the state that it is given."""
+    """A program of `jax.jit` that takes a step, and reuses the memory of its input state."""
 
     def __call__(  # noqa: D102
         self, state: TrainState, batch: PyTree[jax.Array], /, *frozen: PyTree[jax.Array]
@@ -53,15 +53,15 @@ class CompiledUpdate(Protocol):
 
 
 class LossFunction(NamedTuple):
-    """What is minimised: a mean over whatever a batch holds.
+    """The loss to minimise: a mean over the contents of a batch.
 
     Attributes:
         sums: (params, batch) -> (the loss summed over the batch, named sums to log, which add up).
-        weight: batch -> what the summed loss is divided by, such as the number of its target tokens.
-        tokens: batch -> how much of it the throughput counts, as float32.
-        takes_row_keys: whether `sums` draws random numbers: it is then given, as its third argument, a key
-            for each row of the batch that it sees, a function of the run's seed, the step and the number of
-            the row within the global batch.
+        weight: batch -> the divisor of the summed loss, such as the number of its target tokens.
+        tokens: batch -> its size for the throughput, as float32.
+        takes_row_keys: whether `sums` draws random numbers. Its third argument is then a key for each row
+            of its batch, a function of the run's seed, the step and the number of the row within the global
+            batch.
     """
 
     sums: SummedLoss
@@ -78,10 +78,10 @@ class ShardedStep(NamedTuple):
         abstract_state: shapes, types and shardings of the train state.
         create: () -> the state before the first step.
         sections: () -> the sections of that state.
-        update: (state, batch, *frozen) -> (state, metrics); takes the memory of the state that it is given.
+        update: (state, batch, *frozen) -> (state, metrics); reuses the memory of its input state.
         summary: the sums of some steps -> the scalars to log.
-        frozen: none, or one tree of what the loss reads and no step changes: abstract until
-            `with_frozen` gives the arrays.
+        frozen: empty, or one tree of arrays that the loss reads and no step changes; abstract until
+            `with_frozen` sets the arrays.
     """
 
     mesh: Mesh
@@ -115,12 +115,12 @@ class ShardedStep(NamedTuple):
     def starting_from(
         self, initial_params: Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]
     ) -> "ShardedStep":
-        """Return the same step whose first state has other parameters.
+        """Return the same step with other parameters in its first state.
 
         Args:
             initial_params: shapes, types and shardings of the parameters -> a function from the parameters
-                that `create_state` makes to those to start with; called when there is no checkpoint. The
-                optimizer's state is that of the parameters that `create_state` makes.
+                of `create_state` to the first parameters; called if there is no checkpoint. The optimizer's
+                state is that of the parameters of `create_state`.
         """
 
         def create_state() -> TrainState:
@@ -151,12 +151,13 @@ def make_step(
 
     Args:
         init_params: key -> the parameters before the first step; traced by JAX.
-        loss: what is minimised; with `frozen` a function of those arrays that returns it.
+        loss: the loss; with `frozen` a function of those arrays that returns it.
         optimizer: gradient -> update.
-        mesh: the device mesh, whose devices need not be there as long as nothing is called.
+        mesh: the device mesh; its devices need not be attached until a function is called.
         seed: decides the keys of parameters, sections and rows.
-        sections: what makes the sections of the hooks; see `sections_of`.
-        summarise: what is logged of the sums; None: each sum divided by the weight of the steps.
+        sections: the functions that make the sections of the hooks; see `sections_of`.
+        summarise: the sums of some steps -> the scalars to log; None: each sum divided by the weight of the
+            steps.
         accumulation_steps: parts in which the gradient of a batch is computed, one after the other; changes
             memory and rounding only.
         param_shardings: shapes of a train state -> the sharding of each array; None: each device has all.
@@ -164,12 +165,12 @@ def make_step(
             `fsdp`.
         rule: which steps change nothing; None: those whose loss or gradient is not finite.
         sums_of_update: (gradient, update) -> named sums to log as well; None: none.
-        frozen: shapes, types and shardings of arrays that the loss reads and no step changes, which no
-            checkpoint holds; None: there are none.
+        frozen: shapes, types and shardings of arrays that the loss reads and no step changes; checkpoints
+            do not hold them; None: none.
 
     Raises:
-        ConfigError: an argument cannot be used. When the step is first called: the loss returns something
-            else than sums, or `accumulation_steps` does not divide the rows.
+        ConfigError: an argument cannot be used. At the first call of the step: the loss does not return
+            sums, or `accumulation_steps` does not divide the rows.
     """
     seed = parse_typed(Seed, seed, "seed", ConfigError)
     accumulation_steps = parse_typed(_Parts, accumulation_steps, "accumulation_steps", ConfigError)
@@ -241,10 +242,10 @@ def make_step(
 
 
 def check_section_names(names: Iterable[str]) -> None:
-    """Check that the names of hooks can stand beside the other parts of a state in a checkpoint.
+    """Check that the names of hooks do not collide with the other parts of a state in a checkpoint.
 
     Raises:
-        ConfigError: one cannot.
+        ConfigError: one does.
     """
     for name in names:
         taken = (*REQUIRED, bad_steps.SECTION)
@@ -256,7 +257,7 @@ def check_section_names(names: Iterable[str]) -> None:
 
 
 def sections_of(hooks: Sequence[Hook]) -> Sections:
-    """Return what makes the sections of some hooks, for `make_step`.
+    """Return the functions that make the sections of some hooks, for `make_step`.
 
     Raises:
         ConfigError: two hooks have one name.
@@ -278,15 +279,14 @@ def take_step(
 ) -> tuple[TrainState, StepMetrics]:
     """Take one optimizer step on the mean loss of `batch`: a pure function of state and batch.
 
-    By `rule` a step may change nothing but what counts steps; None: every step changes the parameters.
+    With `rule` a step may change only the counts of steps; None: every step changes the parameters.
 
-    The mean is over the whole batch however many parts its gradient is accumulated in, and what is drawn
-    for a row is drawn by its number within the batch, so that `accumulation_steps` changes memory and
-    rounding only.
+    The mean is over the whole batch for any number of parts, and random draws for a row depend on its
+    number within the batch, so `accumulation_steps` changes only memory and rounding.
     """
     weight = jnp.maximum(_number("loss.weight", loss.weight(batch)), 1).astype(jnp.float32)
     tokens = _number("loss.tokens", loss.tokens(batch))
-    # What `loss.sums` reads beside the parameters; keys are cut into parts as rows are.
+    # The inputs of `loss.sums` after the parameters; keys are cut into parts like rows.
     inputs = (batch, _row_keys(seed, state.step, batch)) if loss.takes_row_keys else (batch,)
 
     def loss_of_part(params, part):
@@ -339,7 +339,7 @@ def summarise_means(totals: StepTotals) -> dict[str, float]:
     """Return each sum divided by the weight of the steps, the default of `make_step`.
 
     Raises:
-        ConfigError: a sum is an array, for which `make_step` needs a `summarise` of its own.
+        ConfigError: a sum is an array, which needs its own `summarise` in `make_step`.
     """
     for name, value in totals.sums.items():
         if np.ndim(value):
@@ -358,7 +358,7 @@ def _row_keys(seed: int, step: jax.Array, batch: PyTree) -> jax.Array:
 
 
 def _in_parts(batch: PyTree, parts: int) -> PyTree:
-    """Cut the rows so that every device keeps rows of its own in every part."""
+    """Cut the rows; every device keeps its own rows in every part."""
 
     def cut(x):
         if x.shape[0] % parts:
@@ -381,7 +381,7 @@ def _check_params(params: PyTree[jax.ShapeDtypeStruct]) -> None:
 
 
 def _number(name: str, value: jax.Array | float) -> Num[Array, ""]:
-    """Return what a part of a loss returned for a whole batch, which has to be one number."""
+    """Return the result of a part of a loss for a whole batch, which must be one number."""
     if jnp.ndim(value):
         raise ConfigError(f"{name}: found an array of shape {jnp.shape(value)}; allowed: a number, summed")
     return jnp.asarray(value)

@@ -1,4 +1,4 @@
-"""The parameters of a run, without the rest of its checkpoint, on whatever devices there are."""
+"""Read the parameters of a run, without the rest of its checkpoint, on any devices."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
@@ -21,7 +21,7 @@ Read = TypeVar("Read")
 
 
 class StoredParameters(NamedTuple):
-    """What a checkpoint holds of a model.
+    """The parameters of a checkpoint.
 
     Attributes:
         params: the parameters.
@@ -43,10 +43,9 @@ def restore_parameters(
 
     Args:
         workdir: the workdir of a run.
-        abstract_params: shapes, types and shardings to restore onto; the mesh that the checkpoint was made
-            on does not matter.
-        step: the step of the checkpoint; None = the newest that is whole, with a warning for each that is
-            not.
+        abstract_params: shapes, types and shardings to restore onto; they may differ from the mesh of the
+            checkpoint.
+        step: the step of the checkpoint; None = the newest whole one, with a warning for each damaged one.
         average: whether to read the average of the parameters that the hook parameter_average keeps.
 
     Raises:
@@ -76,17 +75,17 @@ def read_some_parameters(
     *,
     free_axes: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, jax.Array], dict[str, SavedArray], int]:
-    """Read those parameters of a checkpoint that have the name, shape and type of one that is wanted.
+    """Read the parameters of a checkpoint that match the name, shape and type of a wanted one.
 
     Args:
         workdir: the workdir of a run.
-        abstract_params: shapes, types and shardings of the parameters that are wanted.
+        abstract_params: shapes, types and shardings of the wanted parameters.
         step: the step of the checkpoint; None as in `restore_parameters`.
-        free_axes: for some parameters a dimension, by name; they are also read, as they are saved, where
+        free_axes: for some parameters a dimension, by name. These are also read, with their saved shape, if
             they differ in the size of that dimension, which must not be divided over devices.
 
     Returns:
-        What was read by name (without `params/`), all that the checkpoint has, and its step.
+        The read parameters by name (without `params/`), the descriptions of all saved ones, and the step.
 
     Raises:
         CheckpointError: there is no such checkpoint, or it is damaged or cannot be read.
@@ -114,7 +113,7 @@ def read_some_parameters(
 
 
 def same_but_for(free_axis: int | None, shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether two shapes are the same, or differ in the size of the dimension `free_axis` alone."""
+    """Return whether two shapes are the same, or differ only in the size of the dimension `free_axis`."""
     return len(shape) == len(other) and all(
         axis == free_axis or sizes[0] == sizes[1]
         for axis, sizes in enumerate(zip(shape, other, strict=True))

@@ -1,4 +1,4 @@
-"""The report of a run: one page that plots what its workdir has logged."""
+"""The report of a run: one page with plots of the metrics in its workdir."""
 
 from birdie_jax.reporting.page import follow_report, write_report
 

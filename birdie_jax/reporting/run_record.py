@@ -1,4 +1,4 @@
-"""The contents of a workdir, checked: configuration, arms, metrics and summary."""
+"""Read and check the contents of a workdir: configuration, arms, metrics and summary."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,11 +22,11 @@ class PredictedToken:
 
     Attributes:
         token: the token as text.
-        shown: what the model saw in its place: [MASK], another token, or the token itself; empty where it
-            follows what was read.
-        found: the token that the model found most probable there.
+        shown: the model's input in its place: [MASK], another token, or the token itself; empty if it
+            follows the input.
+        found: the most probable token for the model.
         is_right: whether that is the token.
-        probability: the probability of what was found.
+        probability: the probability of `found`.
         loss: the loss in nats.
     """
 
@@ -44,8 +44,8 @@ class Sample:
 
     Attributes:
         arm: the name of the arm that made it.
-        in_place: whether the tokens are hidden among what is read; otherwise they follow it.
-        texts: what stands before, between and behind the tokens.
+        in_place: whether the tokens are hidden within the input; otherwise they follow it.
+        texts: the texts before, between and after the tokens.
         hidden: the tokens.
     """
 
@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class SamplesRecord:
-    """What a run predicted at its end.
+    """The predictions of a run at its end.
 
     Attributes:
         step: the train step.
@@ -68,12 +68,12 @@ class SamplesRecord:
     samples: tuple[Sample, ...]
 
 
-# What runs before 2026-11-26 wrote, of arms with labels in place alone.
+# The file of runs before 2026-11-26, only for arms with labels in place.
 _BEFORE = "masked_samples.json"
 
 
 def read_samples(files: Workdir) -> SamplesRecord | None:
-    """Return what the run predicted; None where it has written nothing of the kind.
+    """Return the run's predictions; None if it has written none.
 
     Raises:
         RecordError: the file is damaged; the message names it and the record.
@@ -133,7 +133,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its workdir describes it.
+    """The record of a run in its workdir.
 
     Attributes:
         workdir: the folder of the run.
@@ -142,8 +142,8 @@ class RunRecord:
         metrics: the contents of metrics.jsonl.
         summary: the contents of summary.json; empty if the run has written none yet.
         evaluations: the newest evaluation of each name, by name.
-        predicted: what the run predicted at its end of held-out examples; None before.
-        starts: what ran at each start, the first one first; none of a run that kept no record.
+        predicted: the run's predictions on held-out examples at its end; None before.
+        starts: the starts, the first one first; empty for a run without a record.
     """
 
     workdir: epath.Path
@@ -175,10 +175,10 @@ class RunRecord:
 
     @property
     def planned_steps(self) -> int | None:
-        """The number of steps that the run is configured for; None where it has no such setting.
+        """The configured number of steps; None if the run has no such setting.
 
         Raises:
-            RecordError: the run has arms, and its configuration lacks the setting or has no integer there.
+            RecordError: the run has arms, but its configuration lacks the setting or has no integer there.
         """
         name = "train.num_steps"
         planned = self.setting(name, int) if self.arms else self.find_setting(name)
@@ -195,7 +195,7 @@ class RunRecord:
         return "Share of target tokens asked for" if self.has_token_shares else "Sampling probability"
 
     def find_setting(self, name: str) -> Any:
-        """Return a configuration value by its dotted name; None where the configuration lacks it."""
+        """Return a configuration value by its dotted name; None if the configuration lacks it."""
         value: Any = self.config
         for part in name.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -223,8 +223,7 @@ class RunRecord:
 def read_run(workdir: epath.PathLike) -> RunRecord:
     """Read the workdir of a finished or running run.
 
-    A run with arms has a configuration; a run without arms, such as one that was started from Python, need
-    not have one.
+    A run with arms has a configuration. A run without arms, such as a run from Python, may have none.
 
     Raises:
         RecordError: a file is missing or damaged; the message names it, and its line or record.

@@ -1,4 +1,4 @@
-"""The parts of the page: panels, groups of panels, and sections, which any file of `sections/` can add."""
+"""The parts of the page: panels, groups of panels, and sections. Any file of `sections/` can add one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from birdie_jax.reporting.run_record import RunRecord
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot with its words.
+    """A plot with its texts.
 
     Attributes:
         title: the name of the plotted quantity.
@@ -41,7 +41,7 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class PanelGroup:
-    """A grid of panels, with a heading of its own where a section has several.
+    """A grid of panels, with its own heading if a section has several.
 
     Attributes:
         panels: the panels in their order.
@@ -49,7 +49,7 @@ class PanelGroup:
         remark: a remark beside the heading.
         colour: the CSS colour of the mark before the heading.
         legend: the strokes of the lines in all panels of the group.
-        shown: the number of panels that are shown at once, the others are folded; None = all.
+        shown: the number of visible panels; the others are folded; None = all.
     """
 
     panels: tuple[Panel, ...]
@@ -77,7 +77,7 @@ class HeadlineFigure:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: introduction, legend, groups of panels, or a template of its own.
+    """A section of the page: introduction, legend, groups of panels, or its own template.
 
     Attributes:
         anchor: the HTML id, unique on the page.
@@ -106,10 +106,10 @@ class Section:
 
 @dataclass(frozen=True)
 class SectionKind:
-    """A kind of section: what a file of `sections/` adds to the page.
+    """A kind of section, which a file of `sections/` adds to the page.
 
     Attributes:
-        make: a function (run, names of its scalars) -> the section; None where the run has nothing for it.
+        make: a function (run, names of its scalars) -> the section; None if the run has no data for it.
         scalars: the scalars that it draws, as patterns of `fnmatch`. A scalar of the run belongs to the
             first kind that has a pattern for it.
     """

@@ -1,4 +1,4 @@
-"""The first screen of the page: a sentence on what came of the run, four figures, and accuracy by class."""
+"""The first screen of the page: a sentence on the result, four figures, and accuracy by class."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from birdie_jax.reporting.sections.scalars import wall_seconds
 from birdie_jax.reporting.svg import class_colour, css_colour
 
 _BITS = "bits_per_byte"
-# Share of target tokens from which the sentence says that most are right.
+# The share of target tokens above which the sentence says that most are right.
 _MOST = 0.5
 
 

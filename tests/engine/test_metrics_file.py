@@ -55,7 +55,7 @@ def test_damage_in_the_middle_costs_its_line_alone(tmp_path, garbage, caplog):
     file.close()
     assert path.read_text() == "".join(lines[:3])
     assert file.kept["tokens_seen"] == 60
-    assert f"{path}: 1 lines are no metrics and are left out: line 2" in caplog.text
+    assert f"{path}: 1 lines are not metrics, and are ignored: line 2" in caplog.text
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
