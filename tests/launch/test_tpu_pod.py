@@ -201,7 +201,7 @@ def test_train_goes_on_with_what_is_there(stand_ins, launch, run_name):
     [
         (
             ("describe", [[1, "", "PERMISSION_DENIED: no"]]),
-            *(1, "had: PERMISSION_DENIED: no; existing slices stay, and are billed: "),
+            *(1, "state: PERMISSION_DENIED: no; existing slices stay, and are billed: "),
             ["describe"] * 5,
         ),
         (
