@@ -142,7 +142,7 @@ def test_losses_of_any_size_serve(name):
 
 
 @pytest.mark.parametrize("name", REWARDS)
-def test_the_history_holds_what_is_earned(name):
+def test_the_history_holds_the_rewards(name):
     config = BanditConfig(policy="fixed", reward=name, reward_memory=MEMORY)
     state = init_bandit(config, np.ones(ARMS), np.arange(ARMS), ROWS - 3, jax.random.key(0))
     losses = some_losses(3)

@@ -50,7 +50,7 @@ def test_history_holds_losses_actions_and_unscaled_rewards(small):
     assert np.ptp(np.stack(mixtures), axis=0).max() > 0.1
 
 
-def test_without_a_proposal_the_mixture_in_force_goes_on(small):
+def test_without_a_proposal_the_mixture_stays_in_force(small):
     state = observe(observe(start(small()), np.full(6, 3.0)), np.full(6, 2.0))
     np.testing.assert_array_equal(state.actions[:2], np.tile(state.initial, (2, 1)))
 
@@ -73,7 +73,7 @@ def test_losses_that_are_not_finite_poison_nothing(small):
     np.testing.assert_allclose(state.mixture.sum(), 1, rtol=1e-5)
 
 
-def test_history_slides_when_a_run_goes_on_beyond_its_decisions(small):
+def test_history_slides_when_a_run_continues_beyond_its_decisions(small):
     state = start(small())
     measured = np.array([[4.0 * 0.93**k] * 6 for k in range(12)], np.float32)
     for losses in measured:

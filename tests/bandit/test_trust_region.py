@@ -79,7 +79,7 @@ def test_a_class_without_weight_is_not_trained_on(policy):
 
 
 @pytest.mark.parametrize("policy", STEERING)
-def test_what_is_not_finite_spoils_nothing(policy):
+def test_values_that_are_not_finite_have_no_effect(policy):
     state = start(policy)
     for losses in (np.full(5, 3.0), np.array([np.nan, 2, np.inf, 2, 2]), *[np.full(5, 1.5)] * 9):
         bad = np.where(np.isfinite(losses), 0.5, np.nan)
@@ -143,7 +143,7 @@ def test_a_pair_tries_a_change_and_its_opposite():
     np.testing.assert_allclose(np.ptp(ratio, axis=1), np.ptp(signs, axis=1) * np.log(1.5), atol=1e-5)
 
 
-def test_a_cycle_lifts_every_class_once_and_then_none():
+def test_a_cycle_raises_every_class_once_and_then_none():
     _, mixtures = run(start("cross_effects", step=0.0, floor=0.0), decisions=12)
     masses = np.array([[m[:2].sum(), m[2], m[3:].sum()] for m in mixtures])
     for first in (0, 6):
@@ -221,7 +221,7 @@ def test_falls_and_means_of_classes_against_a_plain_computation():
 
 
 @pytest.mark.parametrize(("policy", "name"), [("progress", "accuracies"), ("gradients", "gains")])
-def test_what_a_policy_reads_is_required(policy, name):
+def test_the_inputs_of_a_policy_are_required(policy, name):
     state = start(policy)
     with pytest.raises(ValueError, match=f"observe: policy '{policy}' requires {name}; found None"):
         observe(state, np.ones(5))

@@ -68,7 +68,7 @@ def test_lengths_are_those_that_the_objectives_say(counted):
 
 
 @pytest.mark.slow
-def test_arms_have_the_shares_of_target_tokens_that_were_asked_for(long_text, counted):
+def test_arms_have_the_requested_shares_of_target_tokens(long_text, counted):
     sampling = sampling_probabilities(MIXTURE.weights, counted.mean_target_tokens)
     lengths = count_lengths(long_text, MIXTURE.arms, SETTINGS, sampling, COUNTED)
     sampling = sampling_probabilities(MIXTURE.weights, lengths.mean_target_tokens)

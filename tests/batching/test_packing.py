@@ -160,7 +160,7 @@ def test_samples_keep_their_distance(packing):
 
 
 @given(packings)
-def test_what_is_no_sample_is_padding(packing):
+def test_positions_outside_samples_are_padding(packing):
     batch = pack(*packing)
     outside, nothing = batch.segment_ids == 0, empty_rows(*batch.tokens.shape)
     for field in batch._fields:
@@ -176,7 +176,7 @@ def test_what_is_no_sample_is_padding(packing):
         ([[([4], [5]), ([4], [5])]], 6, 3, "row 0, example 2: ends at position 7; a row has 6"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(rows, length, spacing, message):
+def test_unpackable_examples_are_refused(rows, length, spacing, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         pack_rows([[example(*parts) for parts in row] for row in rows], length, spacing)
 

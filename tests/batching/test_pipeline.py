@@ -50,7 +50,7 @@ def test_a_batch_holds_arms_of_its_mixture_alone(run, batches):
 
 
 @pytest.mark.parametrize("step", range(1, 10))
-def test_a_restored_run_goes_on_bit_for_bit(run, batches, assert_same_batches, step):
+def test_a_restored_run_continues_bit_for_bit(run, batches, assert_same_batches, step):
     history = run.history()
     streams = run.streams(history, first_step=step, stream_states=batches[step - 1].stream_states)
     rest = list(itertools.islice(iter(streams), STEPS - step))

@@ -217,7 +217,7 @@ def test_text_too_short_for_an_arm_names_arm_and_split_and_need(short_folder):
     assert message.endswith("it needs at least 500")
 
 
-def test_rows_too_short_for_an_arm_are_told_from_text_too_short(long_text):
+def test_rows_too_short_differ_from_text_too_short(long_text):
     mixture = mixture_from_arms({"long_copies": {"objective": "copying", "min_length": 500}})
     with pytest.raises(DataError, match="rows of 256 hold 127 tokens of its text; it needs at least 500"):
         _stream(long_text, mixture, _SMALL).next_row()

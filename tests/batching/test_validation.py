@@ -13,7 +13,7 @@ _ARMS = make_mixture("tiny", 256).arms
 _SETTINGS = RowSettings(seed=1, rows=3, length=256, spacing=3, lookahead=6)
 
 
-def test_each_arm_has_its_batches_of_itself_alone(long_folder):
+def test_each_arm_has_its_own_batches(long_folder):
     text = TokenShards(long_folder, "validation")
     batches = validation_batches(text, _ARMS, _SETTINGS, 2)
     assert len(batches) == len(_ARMS)

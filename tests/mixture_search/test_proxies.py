@@ -181,7 +181,7 @@ def test_a_field_that_is_newer_than_the_search_had_its_default(begun):
         begun.claim(0, 1, to_dict(micro(**{"optimizer.schedule": "linear"})))
 
 
-def test_a_run_is_no_place_for_a_search(tmp_path):
+def test_a_run_folder_is_refused_for_a_search(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="holds a run; allowed: a folder of its own"):
         SearchFolder(str(tmp_path)).claim(0, 1, {})
@@ -215,7 +215,7 @@ def test_the_design_is_of_the_classes_with_weights():
         ),
         (
             {"bandit.every_steps": 100},
-            "config.bandit.stages: found a stage from 0.5 to the next that holds",
+            "config.bandit.stages: found a stage from 0.5 to the next with none",
         ),
         (
             {"finetune.stages": {"a": {"task": "phonebook"}}},
@@ -223,7 +223,7 @@ def test_the_design_is_of_the_classes_with_weights():
         ),
     ],
 )
-def test_what_cannot_be_searched(fields, said):
+def test_unsearchable_configs_are_refused(fields, said):
     with pytest.raises(ConfigError) as error:
         make_design(micro(**fields), 2, 0)
     assert said in str(error.value)
@@ -250,7 +250,7 @@ def test_numbers_of_only(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "8", "3:3", "5:2", "0:9", "-1", "a", "1:2:3", "1:"])
-def test_numbers_that_are_none(text):
+def test_invalid_numbers_are_refused(text):
     with pytest.raises(ConfigError, match=r"--only: found .*; allowed: .* of --proxies=8: 0 to 7"):
         choose_numbers(text, 8)
 

@@ -165,7 +165,7 @@ def test_a_branch_with_another_tokenizer_is_refused(trained, files, tmp_path):
         ({"epochs": 3}, "config.data.corpora.a.epochs: unknown field; allowed: "),
     ],
 )
-def test_what_cannot_be_is_refused_before_training(files, tmp_path, fields, said):
+def test_impossible_settings_are_refused_before_training(files, tmp_path, fields, said):
     status, output = finish(files.command(tmp_path / "run", "abc", **fields))
     assert status == 2, output
     assert said in output and "Traceback" not in output

@@ -152,7 +152,7 @@ def test_more_loss_than_there_is_room_for_is_never_left_out_unseen(params, batch
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm", "bigs", "stack_attention"])
-def test_padding_alone_harms_nothing(name, batch):
+def test_a_batch_of_only_padding_has_no_effect(name, batch):
     """Also where the variance of what is normalised would be 0 but for a tiny epsilon."""
     model = make_model(name, norm_epsilon=1e-12)
     params = quick_jit(model.init)(jax.random.key(0), batch)["params"]

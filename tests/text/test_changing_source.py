@@ -181,7 +181,7 @@ def test_going_on_with_an_edited_source_names_the_file(stopped, run, number, cha
 
 
 @pytest.mark.parametrize("change", [_append, _replace])
-def test_what_was_not_read_yet_may_change(stopped, run, tmp_path, change):
+def test_files_not_yet_read_may_change(stopped, run, tmp_path, change):
     paths, output = stopped
     change(paths[2], json_lines(*["the seven rivers"] * 20))
     run(paths[0].parent, output)
@@ -209,7 +209,7 @@ def test_a_source_of_other_times_or_in_another_place_is_known_by_its_contents(
     assert load_manifest(output).sha256 == load_manifest(run("source", tmp_path / "fresh")).sha256
 
 
-def test_a_moved_or_copied_output_goes_on(stopped, run, tmp_path):
+def test_a_moved_or_copied_output_resumes(stopped, run, tmp_path):
     paths, output = stopped
     moved = shutil.copytree(output, tmp_path / "moved")
     shutil.rmtree(output)

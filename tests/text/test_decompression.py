@@ -42,7 +42,7 @@ def test_large_and_dense_streams(read, suffix, times):
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
-def test_an_empty_file_is_no_compressed_text(read, suffix):
+def test_an_empty_file_is_not_a_compressed_text(read, suffix):
     refused(read, suffix, b"", "truncated or damaged: it is empty")
     assert read(suffix, COMPRESS[suffix](b"")) == b""
 
@@ -82,7 +82,7 @@ def test_every_byte_flipped(read, suffix):
 @pytest.mark.parametrize(
     "garbage", [b"x", b"garbage", b"\1\0\0\0", b"\0" * 12 + b"x", b"(\xb5/\xfd", b"\xfd7zXZ", b"\x1f\x8b"]
 )
-def test_what_follows_a_stream_is_read_or_refused(read, suffix, garbage):
+def test_data_after_a_stream_is_read_or_refused(read, suffix, garbage):
     whole = COMPRESS[suffix](STREAMS[0])
     refused(read, suffix, whole + garbage)
     refused(read, suffix, whole + garbage + whole)

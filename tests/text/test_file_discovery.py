@@ -159,7 +159,7 @@ def _make_socket(path):
 )
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
 @pytest.mark.parametrize("pattern", ["{name}", "", "*", "**/*", "[o]ther.*"])
-def test_what_is_no_regular_file_is_named(tree, make, kind, suffix, pattern):
+def test_an_irregular_file_is_named(tree, make, kind, suffix, pattern):
     path = tree / f"other{suffix}"
     make(path)
     spec = tree / pattern.format(name=path.name)
@@ -184,7 +184,7 @@ def test_a_link_that_leads_nowhere_is_named(tree, target, pattern):
     ["x" * 100_000, "x" * 5000 + "/*.txt", "a\0b", "*\0*", "x\ny", "\udcff*"],
     ids=["long", "long folder", "null", "null in a glob", "two lines", "surrogate"],
 )
-def test_a_spec_that_is_no_path_is_refused_on_one_short_line(spec, tmp_path):
+def test_an_invalid_path_is_refused_in_one_short_line(spec, tmp_path):
     for given_spec in (spec, f"{tmp_path}/{spec}"):
         with pytest.raises(DataError, match="is not a file, a folder") as caught:
             open_source(given_spec)

@@ -80,7 +80,7 @@ def test_the_same_documents_as_from_a_disk(server, folder, monkeypatch, pattern,
     assert documents(f"{URL}@main{pattern}", f"{URL}@COMMIT") == expected
 
 
-def test_a_run_prepares_what_is_new_on_a_branch_into_another_folder(server, tmp_path):
+def test_a_run_prepares_new_commits_of_a_branch_into_another_folder(server, tmp_path):
     settings = {"tokenizer_model": "", "text_field": "text"}
     first = cached_folder(tmp_path, f"{URL}/a", **settings)
     assert cached_folder(tmp_path, f"{URL}/a", **settings) == first
@@ -131,7 +131,7 @@ def test_a_stopped_preparation_reads_the_commit_at_which_it_began(
         prepare(f"{URL}@{second}/a", tmp_path / "stopped", **settings)
 
 
-def test_the_token_goes_to_the_hub_alone_and_is_in_no_message(server, monkeypatch):
+def test_the_token_goes_only_to_the_hub_and_is_in_no_message(server, monkeypatch):
     server.private.add("org/texts")
     with pytest.raises(DataError, match=r"401 Invalid username.*; check the name, and set HF_TOKEN"):
         open_source(URL)
@@ -186,7 +186,7 @@ def test_a_date_after_which_to_try_again_is_kept(server, pauses):
     ],
 )
 @pytest.mark.usefixtures("pauses")
-def test_what_the_hub_refuses_is_one_line(server, place, fault, status, message):
+def test_a_refusal_of_the_hub_is_one_line(server, place, fault, status, message):
     server.faults.append([place, *fault, 99])
     with pytest.raises(DataError) as caught:
         list(open_source(f"{URL}/a").documents())
@@ -219,13 +219,13 @@ def test_what_cannot_be_a_source_is_named(server, url, message):
         open_source(url)
 
 
-def test_an_endpoint_that_is_none_is_named(monkeypatch):
+def test_an_invalid_endpoint_is_named(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "ftp://host")
     with pytest.raises(DataError, match="HF_ENDPOINT is 'ftp://host'; allowed: https://HOST"):
         open_source(URL)
 
 
-def test_what_a_prepared_folder_holds_is_no_document(server):
+def test_contents_of_a_prepared_folder_are_not_documents(server):
     record = {"source_files.jsonl": json_lines("a")}
     prepared = {"p/manifest.json": b"{}", "p/source_files.jsonl": json_lines("no"), "p/a.txt": b"yes"}
     server.commit("org/texts", record | prepared)

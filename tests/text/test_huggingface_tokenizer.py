@@ -90,7 +90,7 @@ def test_offsets_are_those_of_characters(tokenizer):
     assert "".join(text[begin:end] for begin, end in offsets) == text
 
 
-def test_it_travels_and_is_told_by_its_contents(tokenizer, tmp_path):
+def test_it_pickles_and_is_recognised_by_its_contents(tokenizer, tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.model"))
     read = Tokenizer(str(tmp_path / "tokenizer.model"))
     assert read.sha256 == tokenizer.sha256
@@ -99,7 +99,7 @@ def test_it_travels_and_is_told_by_its_contents(tokenizer, tmp_path):
     )
 
 
-def test_what_cannot_be_used_is_told_by_name(tokenizer, library, monkeypatch):
+def test_unusable_models_are_named(tokenizer, library, monkeypatch):
     with pytest.raises(ValueError, match="surrogates"):
         tokenizer.encode("\ud800")
     with pytest.raises(DataError, match=r"^x: is not a tokenizer.json \("):

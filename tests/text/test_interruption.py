@@ -130,7 +130,7 @@ def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
 
 
 @pytest.mark.slow
-def test_full_disk_names_the_file_and_keeps_what_is_finished(
+def test_full_disk_names_the_file_and_keeps_finished_shards(
     settings, tmp_path, make_texts, make_json_lines
 ):
     # Shards are small, but the last document is larger than a file may become.

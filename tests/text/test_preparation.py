@@ -52,7 +52,7 @@ def test_shards_hold_the_tokenizers_output_in_order(run, corpus, tmp_path, token
     assert (folder / "tokenizer.model").read_bytes() == tokenizer.model_bytes
 
 
-def test_split_is_by_the_text_alone(make_texts):
+def test_split_depends_only_on_the_text(make_texts):
     fraction = 0.1
     for text in make_texts(100):
         digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 11
@@ -159,7 +159,7 @@ def test_of_two_that_prepare_one_folder_the_second_waits_and_says_so(run, corpus
     assert capfd.readouterr().err == said
 
 
-def test_a_folder_within_the_source_is_no_source(run, tmp_path, make_texts, make_json_lines):
+def test_a_folder_within_the_source_is_not_a_source(run, tmp_path, make_texts, make_json_lines):
     """What a preparation writes there has lines of JSON as well."""
     source = tmp_path / "data"
     source.mkdir()

@@ -54,7 +54,7 @@ def source(request, tmp_path):
         (r'language == "new \u006eorse" and len(text) == 5', [2]),
     ],
 )
-def test_a_filter_keeps_what_fulfils_it(source, document_filter, kept):
+def test_a_filter_keeps_matching_records(source, document_filter, kept):
     stream = open_source(source, document_filter=document_filter).documents()
     assert [document.number for document in stream] == kept
     assert stream.left_out.filtered_documents == 3 - len(kept)
@@ -200,7 +200,7 @@ def test_stopped_at_each_shard_the_repeated_texts_are_the_same(repeated, tmp_pat
     assert contents(tmp_path / "stopped") == expected
 
 
-def test_a_source_of_which_nothing_is_kept_says_so(source, tmp_path, settings):
+def test_a_source_without_kept_documents_is_an_error(source, tmp_path, settings):
     with pytest.raises(
         DataError, match=r"holds no text \(0 empty documents in 1 files, 3 left out by the f"
     ):

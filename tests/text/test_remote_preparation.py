@@ -257,7 +257,7 @@ def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkey
     assert contents(url) == expected
 
 
-def test_what_was_written_though_the_answer_was_lost_is_ones_own(corpus, settings, url, monkeypatch):
+def test_a_write_with_a_lost_answer_counts_as_own(corpus, settings, url, monkeypatch):
     """The client retries, and its own earlier write refuses the second one."""
     from google.api_core.exceptions import PreconditionFailed
     from google.cloud.storage import Blob

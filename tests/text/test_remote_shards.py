@@ -111,7 +111,7 @@ def test_processes_share_the_copies(prepared, url, tmp_path):
         assert process.exitcode == 0
 
 
-def test_a_copy_that_was_killed_half_way_is_made_anew(prepared, url, tmp_path):
+def test_a_copy_that_was_killed_half_way_is_made_again(prepared, url, tmp_path):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
     mirror = tmp_path / "cache" / "birdie_jax" / "shards" / local.manifest.sha256[:32]
     (mirror / "train-00000.arrayrecord.partial").write_bytes(b"x" * 10_000_000)
@@ -121,7 +121,7 @@ def test_a_copy_that_was_killed_half_way_is_made_anew(prepared, url, tmp_path):
     assert copied == (prepared / "train-00000.arrayrecord").read_bytes()
 
 
-def test_a_copy_that_fails_is_told_once_and_reading_goes_on(prepared, url, tmp_path, monkeypatch, caplog):
+def test_a_failed_copy_is_reported_once_and_reading_continues(prepared, url, tmp_path, monkeypatch, caplog):
     def full(temporary, final):
         raise OSError(28, "No space left on device")
 
@@ -139,7 +139,7 @@ def test_a_copy_that_fails_is_told_once_and_reading_goes_on(prepared, url, tmp_p
     assert not copies(tmp_path)
 
 
-def test_copies_of_texts_that_nobody_reads_make_room(prepared, url, tmp_path):
+def test_unused_copies_make_room(prepared, url, tmp_path):
     root = tmp_path / "cache" / "birdie_jax" / "shards"
     for name in ("unused", "used"):
         (root / name).mkdir(parents=True)
@@ -193,7 +193,7 @@ def test_shards_are_checked_by_one_listing(url, gcs_server):
     refused(re.escape(shard) + ": the shard cannot be read: No such file or directory; prepare", url)
 
 
-def test_what_is_not_there_is_named(gcs_server):
+def test_missing_data_is_named(gcs_server):
     none = "cannot be read: there is no bucket no-such-bucket$"
     for place, manifest, model in (
         (f"gs://{BUCKET}/nothing/here", "not found; make it with", "cannot be read: No such"),

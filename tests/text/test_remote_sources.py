@@ -115,7 +115,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(gcs_server, tmp_path, n
     assert source.file == 0
 
 
-def test_identity_is_of_what_the_store_says_and_not_of_times(gcs_server, tmp_path, folder, upload):
+def test_identity_depends_on_the_listing_and_not_on_times(gcs_server, tmp_path, folder, upload):
     url = upload(folder)
     settings = {"tokenizer_model": "", "text_field": "text", "vocab_size": 300}
     first = cached_folder(tmp_path, url, **settings)

@@ -93,7 +93,7 @@ def test_large_text_file_is_read_in_parts(tmp_path, monkeypatch):
             assert list(open_source(str(path)).documents(0, number)) == documents[number:]
 
 
-def test_byte_order_mark_is_no_text(tmp_path):
+def test_byte_order_mark_is_not_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
     (tmp_path / "b.jsonl").write_bytes(b"\xef\xbb\xbf" + json_lines("world"))
     assert texts_of(tmp_path) == ["hello", "world"]
@@ -129,7 +129,7 @@ def refused(spec, message, **keywords):
         list(open_source(str(spec), **keywords).documents())
 
 
-def test_what_is_no_source_is_named(tmp_path):
+def test_an_unusable_source_is_named(tmp_path):
     refused(tmp_path / "none.txt", r"none\.txt'?: is not a file, a folder or 'stdlib', and matches no file")
     refused("", "the input is empty")
     path = tmp_path / "x.csv"

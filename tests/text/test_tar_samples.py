@@ -122,7 +122,7 @@ def test_an_extended_header_has_a_limit(tmp_path):
         list(open_source(str(tmp_path)).documents())
 
 
-def test_what_is_no_text_is_passed_over_in_little_memory(tmp_path, monkeypatch):
+def test_other_members_are_skipped_in_little_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(tar_samples_module, "_SKIPPED_AT_ONCE", 1 << 16)
     path = tmp_path / "0.tar.zst"
     path.write_bytes(

@@ -110,7 +110,7 @@ def test_another_tokenizer_is_refused_with_both_hashes(copy, tokenizer):
         load_tokenizer(copy)
 
 
-def test_a_shard_that_is_not_what_the_manifest_says(copy):
+def test_a_shard_that_differs_from_the_manifest(copy):
     def first_record_refused(message):
         with pytest.raises(DataError, match=message):
             TokenShards(copy, "train")[0]
@@ -179,7 +179,7 @@ def test_unusable_manifest_names_the_field(copy, changes, message):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
-def test_manifest_that_is_no_manifest(copy, text):
+def test_an_unreadable_manifest_is_named(copy, text):
     (copy / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     refused(copy, r"manifest\.json: (is not JSON|format_version is None)")
 

@@ -55,6 +55,6 @@ def test_sample_is_spread_over_the_whole_corpus():
         (6, 300, "word", "tokenizer_type is 'word'; allowed: unigram, bpe"),
     ],
 )
-def test_what_cannot_be_trained_is_named(texts, pieces, kind, message):
+def test_an_untrainable_tokenizer_is_named(texts, pieces, kind, message):
     with pytest.raises((DataError, ValueError), match=message):
         train_tokenizer(["abcdefghi "] * texts, pieces, tokenizer_type=kind)

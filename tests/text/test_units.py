@@ -205,7 +205,7 @@ def test_what_is_missing_is_named(source, settings, tmp_path):
         ({"units": 0}, r"out/plan\.json: exists without a manifest\.json; use another output folder"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(source, settings, tmp_path, changes, message):
+def test_an_unusable_plan_is_refused(source, settings, tmp_path, changes, message):
     plan(source, tmp_path / "out", settings)
     with pytest.raises(DataError, match=message):
         prepare(str(source), tmp_path / "out", **(settings | changes))
