@@ -1,17 +1,19 @@
-"""The bandit on a synthetic problem, and what a decision costs at the paper's size.
+"""Tests the bandit on a synthetic problem, and measures a decision at the paper's size.
 
     python benchmarks/bandit.py [--plot=bandit.png]
     python benchmarks/bandit.py --priors
 
-First, policies birdie and uniform on six arms whose losses all fall in proportion to the probability of
-one of them; the fall is large (15 % a decision at probability 1), for the reward is cubic. Then the time of
-`observe` (200 updates of the critic on the whole history) and of `propose` (8192 candidates) with 104 arms
-in 7 classes over 64 decisions. Both critics; under two minutes on two CPU cores.
+First, compares the policies birdie and uniform on six arms whose losses all fall in proportion to the
+probability of one of them. The fall is large (15 % per decision at probability 1), because the reward is
+cubic. Then measures the time of `observe` (200 updates of the critic on the whole history) and of `propose`
+(8192 candidates) with 104 arms in 7 classes over 64 decisions. Uses both critics; takes under two minutes
+on two CPU cores.
 
-With --priors, instead: both settings of `bandit.candidate_prior` at 104 arms in the classes of the birdie
-mixture, with a smaller critic. Every arm's loss falls in proportion to the probability of what rewards: a
-class of 16 arms, a class of one arm, or one arm of the class of 54. Printed is the probability that the
-last third of all proposals (those made where the bandit does not explore) gives to it. Four minutes.
+With --priors, instead compares both settings of `bandit.candidate_prior` at 104 arms in the classes of the
+birdie mixture, with a smaller critic. Every arm's loss falls in proportion to the probability of the
+rewarding part: a class of 16 arms, a class of one arm, or one arm of the class of 54. Prints the
+probability of that part in the last third of all proposals (those made where the bandit does not explore).
+Takes four minutes.
 """
 
 import time

@@ -1,13 +1,13 @@
-"""How long the loop stands still for a checkpoint, on a disk and in a bucket some milliseconds away.
+"""Measures how long a checkpoint stops the loop, on a disk and in a bucket some milliseconds away.
 
     JAX_PLATFORMS=cpu python -m benchmarks.bucket_checkpoints [--delay=0.05] [--checkpoints=5]
 
-Printed are, as means over the checkpoints after the first, the seconds that the loop waits for metrics that
-are brought there before, for saving itself, and for looking whether it has failed, ten times a second while
-it is written; the CPU time of the process for all of it; and the seconds until it is whole. The state is
-small: copying a large one off the devices takes the same time in both. The store is a server on loopback
-behind a proxy that passes each request on --delay seconds late. These are waits, which another program on
-the machine disturbs less than durations of steps.
+Prints means over the checkpoints after the first: the seconds that the loop waits for the preceding upload
+of metrics, for saving itself, and for checking for failure ten times a second during the write; the CPU
+time of the process for all of it; and the seconds until the checkpoint is complete. The state is small:
+copying a large one off the devices takes the same time in both. The store is a server on loopback behind a
+proxy that delays each request by --delay seconds. These are waits, so other programs on the machine disturb
+them less than durations of steps.
 """
 
 import contextlib

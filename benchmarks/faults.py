@@ -1,19 +1,19 @@
-"""The fault campaign: tiny runs that are killed, stopped, and given files, bits and clocks that fail.
+"""The fault campaign: tiny runs with kills, stops, and failing files, bits and clocks.
 
     python -m benchmarks.faults --results=faults.jsonl [--kind=kill,file] [--cases=100] [--seed=0]
     python -m benchmarks.faults --results=faults.jsonl --table
     python -m benchmarks.faults --bugs
 
-A case disturbs one or two starts of a program, then starts it until it ends, and compares what the end
-leaves with that of an undisturbed run: every array of every checkpoint, the metrics but for clocks, and
-the other files. Between the starts it checks that every checkpoint and finished shard is still there.
-A start that stops must print one line that names the cause. A case is a function of its kind, its number
-and the seed; its result is one line of --results. Started again, the command continues after the cases
-that are there. It ends with status 1 if a case shows a fault.
+A case disturbs one or two starts of a program and then starts it until it ends. It compares the results
+with those of an undisturbed run: every array of every checkpoint, the metrics except clocks, and the other
+files. Between the starts it checks that every checkpoint and finished shard still exists. A start that
+stops must print one line that names the cause. A case is a function of its kind, its number and the seed;
+its result is one line of --results. A restarted command continues after the recorded cases. It ends with
+status 1 if a case shows a fault.
 
 Programs run in forks of a process that has imported them, on a layer of the C library that counts their
-file operations (benchmarks/fault_kinds/layer.c); it is compiled by `cc`. --bugs puts three bugs into the
-programs, one after another, and ends with status 1 unless a case finds each.
+file operations (benchmarks/fault_kinds/layer.c); `cc` compiles it. --bugs puts three bugs into the
+programs, one after another, and ends with status 1 unless a case detects each.
 """
 
 import argparse

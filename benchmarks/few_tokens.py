@@ -1,8 +1,8 @@
 """Products of few tokens by kernels on a CPU: `taskset -c 0 python -m benchmarks.few_tokens`.
 
-Microseconds of a product in a loop over 40 tokens and six pairs of kernels, float32 unless --dtype says
-otherwise: with the rows on the left, as usual, and with the kernel there, transposed before the loop, as
-decoding has it for `FEW_TOKENS` rows. Forms take turns; the best of five.
+Prints the microseconds of a product in a loop over 40 tokens and six pairs of kernels, in float32 or
+--dtype: with the rows on the left, as usual, and with the kernel on the left, transposed before the loop,
+as decoding does for `FEW_TOKENS` rows. Forms take turns; the best of five counts.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""Inputs that nobody expects: each is refused in one line before anything is compiled, or is right.
+"""Fuzzes the program: each input is refused in one line before any compilation, or is handled correctly.
 
     JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz [--kind=config] [--cases=10000] [--seed=0]
     JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz --case=document:17
     JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz --table
 
-A case is a function of its kind and its seed. It starts from valid input, changes it, and gives it to the
-program in a process of its own, with a limit on its time and its memory. The program has to refuse it with
-one line that names the field or the file, or to accept it: then an independent reader has to find the same,
-or a verb has to come as far as the compilation of its work, where the case ends. Anything else is a
-finding: a traceback, another result, several lines, a limit, the end of the process.
+A case is a function of its kind and its seed. It changes valid input and passes it to the program in a
+separate process, with limits on time and memory. The program must either refuse the input with one line
+that names the field or the file, or accept it. After acceptance, an independent reader must return the same
+result, or a verb must reach the compilation of its work, where the case ends. Anything else is a finding: a
+traceback, another result, several lines, a limit, the end of the process.
 
-Each case is a line of RESULTS/results.jsonl; started again, the command does the cases that are not there.
---again repeats the findings; the last line of a case counts. The exit status is 1 if there is a finding.
+Each case is a line of RESULTS/results.jsonl; a restarted command runs the missing cases. --again repeats
+the findings; the last line of a case counts. The exit status is 1 if there is a finding.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Time of prefill and of a decoded token after short and long contexts: `python -m benchmarks.generation`.
 
 Rows prefill a random context of each length, then decode greedily. Lengths take turns within a round, so
-that other load of the machine falls on all of them; the table has medians over the rounds. A contestant is
-a name and three functions, which another implementation has to supply to be compared.
+other load on the machine affects all of them; the table has medians over the rounds. A contestant is a name
+and three functions, which another implementation must supply for comparison.
 """
 
 import argparse

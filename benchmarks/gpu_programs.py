@@ -1,4 +1,4 @@
-"""Programs compiled for an H200 that is not there, what the assembler says of them, and times on a GPU.
+"""Programs compiled for an absent H200, the assembler's report on them, and times on a GPU.
 
 The compilers must be installed: jax-cuda13-pjrt, jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of
 JAX's version (launch/compilers.sh).

@@ -1,11 +1,11 @@
-"""Our Hawk beside recurrentgemma's, of the same sizes, in one run: `python -m benchmarks.hawk`.
+"""Compares our Hawk with recurrentgemma's at the same sizes, in one run: `python -m benchmarks.hawk`.
 
-Needs recurrentgemma and einops (`pip install --no-deps recurrentgemma einops`). Training: tokens a second
-of a step of AdamW on random rows, causal. Generation: tokens a second of a greedy loop on the device after
-a prompt, each model with the step and cache that it has. Both take turns, so that other load of the
-machine falls on both; medians. recurrentgemma's loss is written here as in an example of its repository:
-cross-entropy of whole logits. On a CPU both keep freed memory, as `train` does, unless a variable of
-glibc's malloc is set (MALLOC_TRIM_THRESHOLD_=131072 lets it go back to the system after every call).
+Needs recurrentgemma and einops (`pip install --no-deps recurrentgemma einops`). Training: tokens per second
+of a step of AdamW on random rows, causal. Generation: tokens per second of a greedy loop on the device
+after a prompt, each model with its own step and cache. Both take turns, so other load on the machine
+affects both; prints medians. recurrentgemma's loss follows an example of its repository: cross-entropy of
+whole logits. On a CPU both keep freed memory, as `train` does, unless a variable of glibc's malloc is set
+(MALLOC_TRIM_THRESHOLD_=131072 returns it to the system after every call).
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Time of scoring choices after one context, together and apart: `python -m benchmarks.likelihood`.
+"""Time of scoring choices after one context, together and separately: `python -m benchmarks.likelihood`.
 
-A question of the model of configs/tiny.py, or of another model of its sizes, with random parameters. Both
-ways take turns within a round, so that other load of the machine falls on both; the table has medians.
+Uses the model of configs/tiny.py, or another model of its sizes, with random parameters. Both ways take
+turns within a round, so other load on the machine affects both; the table has medians.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Training and decoding of the models of a preset beside each other: `python -m benchmarks.mixers`.
+"""Training and decoding of the models of a preset: `python -m benchmarks.mixers`.
 
     taskset -c 0 python -m benchmarks.mixers --preset birdie_110m --models gated_ssm_plus mamba2
 
-Each model takes train steps with AdamW on one row, reads a context and decodes after it; the train steps of
-all models take turns, so that other load of the machine falls on all of them. Printed are tokens a second,
-medians over the rounds, the bytes of a row's state, and all of it over that of the first model.
+Each model takes train steps with AdamW on one row, reads a context and decodes after it. The train steps of
+all models take turns, so other load on the machine affects all of them. Prints tokens per second, as
+medians over the rounds, the bytes of a row's state, and all figures relative to the first model.
 """
 
 import argparse

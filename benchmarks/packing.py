@@ -1,8 +1,8 @@
-"""How much of packed rows is padding, and how long packing takes: python -m benchmarks.packing.
+"""Measures the padding of packed rows and the time of packing: python -m benchmarks.packing.
 
-Lengths are drawn from distributions like those of instructions, long documents and short questions. For
-each, the share of positions that no example covers, the spacing of 3 between examples included, the seconds
-that it takes to find the places of all examples, and those that shuffling an epoch takes.
+Lengths come from distributions like those of instructions, long documents and short questions. For each,
+prints the share of positions that no example covers, including the spacing of 3 between examples, the
+seconds to place all examples, and the seconds to shuffle an epoch.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""How fast phone books are made, and how much of packed rows they leave empty, on one core.
+"""Measures the speed of making phone books, and the empty share of packed rows, on one core.
 
 python -m benchmarks.phonebook --tokenizer=runs/tiny/tokenizer.model
 """

@@ -1,8 +1,8 @@
-"""Times the gradient of projections on CPU, the usual derivative beside ours, in turns.
+"""Times the gradient of projections on CPU: the usual derivative and ours, in turns.
 
     python -m benchmarks.projection_gradient
 
-The two run alternately in one process; the medians and their ratio are printed.
+The two run alternately in one process. Prints the medians and their ratio.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Record what every model's run comes to, to compare two versions of the code bit for bit.
+"""Records the results of every model's run, to compare two versions of the code bit for bit.
 
     python benchmarks/recorded_runs.py --checkout=../before --output=before.json
     python benchmarks/recorded_runs.py --checkout=. --output=after.json --compare=before.json
@@ -6,8 +6,8 @@
 A record holds the metrics of `configs/tiny.py` for each language model and of `configs/bigs_tiny.py` for
 each encoder, cut to 24 steps with a decision every 8, and the checksum of every array that the run exports.
 Each model trains in one process, in two processes of two devices each, and in one process that is killed
-and resumes. The record of one machine means nothing on another: another processor adds in another order.
-Takes 40 minutes on two cores.
+and resumed. Compare records of one machine only: another processor adds in another order. Takes 40 minutes
+on two cores.
 """
 
 import argparse

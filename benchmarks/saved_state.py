@@ -1,8 +1,8 @@
-"""A question after a long context, from a saved state and anew: `python -m benchmarks.saved_state`.
+"""A question after a long context, from a saved state and from scratch: `python -m benchmarks.saved_state`.
 
-The model of configs/tiny.py with random parameters reads a context of random tokens once, and its state is
-written to a file. Then questions are answered: from the file, and by reading context and question anew.
-Compilation is not counted: every program has run once before. Figures are medians over the rounds.
+The model of configs/tiny.py with random parameters reads a context of random tokens once and writes its
+state to a file. Then it answers questions from the file, and by reading context and question again.
+Compilation does not count, because every program has already run once. Figures are medians over the rounds.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """Plans of the 1.4B model at scale, as tables: `python -m benchmarks.scale_plan --results=scale.jsonl`.
 
-Needs the compilers of `launch/compilers.sh` and no device. Every plan is made by a process of its own and
-is one line of --results; started again, the command makes the missing ones. --tables prints those of
---results.
+Needs the compilers of `launch/compilers.sh` and no device. Each plan runs in a separate process and is one
+line of --results; a restarted command makes the missing plans. --tables prints those of --results.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What benchmarks share that run models side by side: training steps, decoding, and taking turns."""
+"""Code that side-by-side benchmarks share: training steps, decoding, and taking turns."""
 
 import time
 from collections.abc import Callable, Sequence

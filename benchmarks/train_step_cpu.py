@@ -1,12 +1,12 @@
-"""Times a train step on CPUs, as it is and without what makes it fast there, in turns.
+"""Times a train step on CPUs, with and without its CPU optimizations, in turns.
 
     python -m benchmarks.train_step_cpu
     taskset -c 0 python -m benchmarks.train_step_cpu --models study --rounds 5
 
-Each form of each model is compiled in a process of its own, since memory is settled when a process starts;
-the processes then take steps in turns, on the cores that this command has. Printed are, for each form, the
-medians over the rounds of the wall time and of the processor time of a step, the pages that the system had
-to clear in it, the time of tracing and compiling, and how many times as fast it is as the form `before`.
+Each form of each model is compiled in a separate process, because memory settings are fixed when a process
+starts. The processes then take steps in turns, on the cores of this command. For each form, prints the
+medians over the rounds of the wall time and of the processor time of a step, the pages that the system
+cleared in it, the time of tracing and compiling, and the speed relative to the form `before`.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """The real train step on one GPU: `python -m benchmarks.train_step_gpu`.
 
 For each model, scan implementation and rematerialisation: seconds of compiling, the best and the median
-seconds of a step, tokens a second, the share of the GPU's peak that the model's FLOPs make (MFU), and the
-most memory that was in use. Each row runs in a process of its own, as memory is counted by process. A row
-that does not fit or fails says so, and the next is tried.
+seconds of a step, tokens per second, the share of the GPU's peak that the model's FLOPs take (MFU), and the
+peak memory in use. Each row runs in a separate process, because memory is counted by process. A row that
+does not fit or fails says so, and the benchmark continues with the next.
 """
 
 import argparse

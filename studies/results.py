@@ -140,7 +140,7 @@ def read_result(file: Path) -> dict[str, Any]:
         with lzma.open(file, "rt", encoding="utf-8") as lines:
             description, *parts = map(json.loads, lines)
     except (EOFError, ValueError, lzma.LZMAError) as error:
-        raise StudyError(f"{file}: is no whole file of JSON lines: {error}") from error
+        raise StudyError(f"{file}: is not a complete file of JSON lines: {error}") from error
     version = description.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")

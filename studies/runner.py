@@ -57,8 +57,8 @@ class Outcome(NamedTuple):
     """What a finished run leaves.
 
     Attributes:
-        found: what was measured, as `results.write_result` takes it.
-        disposable: the folders that nothing needs once the result is written.
+        found: the measurements, in the form of `results.write_result`.
+        disposable: the folders that are not needed after the result is written.
     """
 
     found: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         scale: the scale.
         results: the folder of the results.
         workdirs: the folder of prepared text and of the runs' workdirs.
-        text: the documents of the corpus; the study says in which form.
+        text: the documents of the corpus, in the study's form.
         run_verb: the function that runs a verb of the program.
     """
 
@@ -86,7 +86,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
     name: ClassVar[str]
     """The name of the study, as in `python -m studies.NAME`."""
     page: ClassVar[str]
-    """The page on which --tables writes, in docs/measurements."""
+    """The page that --tables writes, in docs/measurements."""
     scales: ClassVar[Mapping[str, Any]]
     """The scales by name."""
     make_run: ClassVar[Any]
@@ -96,16 +96,16 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
 
     @abc.abstractmethod
     def runs(self) -> Iterable[AnyRun]:
-        """Give the runs of the scale, what decides first."""
+        """Return the runs of the scale, the most decisive first."""
 
     @abc.abstractmethod
     def measure(self, run: AnyRun, clock: Clock, log: Path) -> Outcome:
-        """Do what is left of a run, and return what it measured.
+        """Finish a run, and return its measurements.
 
         Args:
             run: the run.
             clock: counts the seconds of each stage.
-            log: the file for what commands print.
+            log: the file for the output of commands.
 
         Raises:
             StudyError: a command failed, or the text cannot be used.
@@ -117,21 +117,21 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
 
     @abc.abstractmethod
     def figures(self, results: Mapping[AnyRun, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
-        """Give names and figures that there is something for."""
+        """Yield the names and figures that the results allow."""
 
     def commands_left(self, run: AnyRun) -> Iterable[Command]:
-        """Give the commands that an unfinished run still needs, as far as they are known."""
+        """Return the commands that an unfinished run still needs, as far as they are known."""
         del run
         return ()
 
     def title(self, run: AnyRun) -> str:
-        """Return what a run is, in words; empty where its name says it."""
+        """Return a description of a run; empty if its name is enough."""
         del run
         return ""
 
     @classmethod
     def default_text(cls, scale: AnyScale) -> str | None:
-        """Return the text of a scale where --text is not given; None where it has to be."""
+        """Return the text of a scale without --text; None if --text is required."""
         del scale
         return None
 
@@ -293,17 +293,19 @@ def main(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--scale", required=True, choices=list(study.scales))
-    parser.add_argument("--results", required=True, type=Path, help="folder of the results, one file a run")
+    parser.add_argument("--results", required=True, type=Path, help="folder of results, one file per run")
     parser.add_argument("--workdirs", type=Path, help="folder of text and checkpoints; default: a cache")
-    parser.add_argument("--only", default="*", help="runs whose name, as --list prints it, matches")
+    parser.add_argument("--only", default="*", help="pattern for the names of runs, as --list prints them")
     if study.has_text:
         parser.add_argument("--text", help="the documents of the corpus")
     if final:
-        parser.add_argument("--final", type=Path, help="ask finished runs this file of questions, once")
-    parser.add_argument("--list", action="store_true", help="print what is done; of one run, what is left")
-    parser.add_argument("--tables", action="store_true", help="write tables and figures, and run nothing")
+        parser.add_argument("--final", type=Path, help="questions to measure finished runs on, once")
+    parser.add_argument(
+        "--list", action="store_true", help="print finished runs; for one run, what is left"
+    )
+    parser.add_argument("--tables", action="store_true", help="write tables and figures without running")
     page = REPOSITORY / "docs/measurements" / study.page
-    parser.add_argument("--page", type=Path, default=page, help="page for --tables; figures go beside it")
+    parser.add_argument("--page", type=Path, default=page, help="page for --tables, with its figures")
     given = parser.parse_args()
     scale = study.scales[given.scale]
     text = (given.text or study.default_text(scale)) if study.has_text else ""

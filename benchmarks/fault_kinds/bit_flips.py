@@ -1,4 +1,4 @@
-"""One flipped bit in a file: of a run that is resumed, or of prepared text that is read."""
+"""One flipped bit in a file of a resumed run, or of prepared text."""
 
 import random
 import re

@@ -1,7 +1,7 @@
-"""A bucket that fails: runs whose workdir and text are in a store behind a proxy that disturbs requests.
+"""A failing bucket: runs with workdir and text in a store behind a proxy that disturbs requests.
 
-Run as a program with a folder, it serves the store until its stdin ends, and obeys a line of JSON there for
-each start: the faults of the proxy from then on.
+Run as a program with a folder, it serves the store until its stdin ends. For each start it reads a line of
+JSON from stdin: the faults of the proxy from then on.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Three bugs that the campaign is to find, put into a process before it starts."""
+"""Three bugs that the campaign must detect, put into a process before it starts."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The kinds of cases, and how each case of a kind is made from its number and the seed."""
+"""The kinds of cases, and the creation of each case from its kind, its number and the seed."""
 
 import random
 import shutil

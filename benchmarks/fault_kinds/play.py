@@ -1,4 +1,4 @@
-"""One case: a program is disturbed at its first starts, left to end, and compared."""
+"""One case: disturbs the first starts of a program, lets it end, and compares the results."""
 
 import errno
 import os

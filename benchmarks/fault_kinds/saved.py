@@ -1,4 +1,4 @@
-"""What a workdir holds: its whole checkpoints, what is in them, and which of them are lost."""
+"""The contents of a workdir: its complete checkpoints, their contents, and the lost ones."""
 
 import hashlib
 import json

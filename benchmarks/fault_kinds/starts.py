@@ -1,4 +1,4 @@
-"""Starts of a program in forks that need not import it, disturbed at one place or not at all."""
+"""Starts of a program in forks without imports, disturbed at one place or not at all."""
 
 import os
 import signal

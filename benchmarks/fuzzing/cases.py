@@ -1,7 +1,7 @@
-"""One case of the fuzz: a process of its own takes one input to the program, and its end is judged.
+"""One case of the fuzz: passes one input to the program in a separate process, and judges its end.
 
-A case is a function of its kind and its seed. The child inherits what the parent has imported, and gives
-its verdict through a pipe; without one, the parent knows the signal or the limit that ended it.
+A case is a function of its kind and its seed. The child inherits the parent's imports, and returns its
+verdict through a pipe. Without a verdict, the parent knows the signal or the limit that ended the child.
 """
 
 import contextlib

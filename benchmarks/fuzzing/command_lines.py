@@ -1,4 +1,4 @@
-"""Command lines of every verb: a valid one with flags that are missing, unknown, repeated or hostile."""
+"""Command lines of every verb: valid ones with missing, unknown, repeated or hostile flags."""
 
 import os
 import random

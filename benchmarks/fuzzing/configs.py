@@ -1,4 +1,4 @@
-"""Configurations: values that fit a field by themselves, in combinations, and values that fit none."""
+"""Configurations: values that are valid for a field alone, in combinations, and invalid values."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Documents of every format that prepare_data reads; an independent reader says what the shards hold."""
+"""Documents of every format that prepare_data reads; an independent reader checks the shards."""
 
 import bz2
 import gzip

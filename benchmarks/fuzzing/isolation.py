@@ -1,4 +1,4 @@
-"""A process that can write to one folder alone, as what it runs may be given any name for its output."""
+"""A process that can write to one folder only, because its commands may receive any output name."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Verbs in the process of a case, up to the point where they would compile a program of their work."""
+"""Verbs in the process of a case, up to the point where they would compile their work."""
 
 import os
 import subprocess

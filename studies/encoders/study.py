@@ -59,7 +59,7 @@ class Encoders(Study[Scale, Run]):
         file = self.result_file(first)
         if not file.exists():
             raise StudyError(
-                f"{run.name}: needs the learning rates that {first.name} chooses, which has no result: "
+                f"{run.name}: needs the learning rates that {first.name} chooses, but it has no result: "
                 f"{file}"
             )
         return (read_result(file)["fine_tuned"][task]["learning_rate"],)

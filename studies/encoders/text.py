@@ -180,7 +180,7 @@ def _write_samples(scale: Scale, documents: Sequence[Document], corpus: Corpus) 
             given = dealt[split] if task.of_pairs else task.give(parts[split], words, rng)
             samples = list(islice(given, limits[split]))
             if not samples:
-                raise StudyError(f"the text gives no samples of {name} for {split}; allowed: more text")
+                raise StudyError(f"the text has no samples of {name} for {split}; allowed: more text")
             write_whole(corpus.samples(name, split), json_lines(samples))
             counts[name][split] = len(samples)
     return counts

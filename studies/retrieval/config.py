@@ -24,7 +24,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if len(parts) not in (4, 6, 8):
         raise ConfigError(
             f"config variant {variant!r}: found {len(parts)} parts; allowed: SCALE,MODEL,PROCEDURE,SEED, "
-            "and for fine-tuning ,TASK,LEARNING_RATE, and of a curriculum ,NUMBER,STAGE"
+            "for fine-tuning also TASK,LEARNING_RATE, and for a curriculum also NUMBER,STAGE"
         )
     if parts[0] not in SCALES:
         raise ConfigError(f"config variant {variant!r}: unknown scale; allowed: {', '.join(SCALES)}")

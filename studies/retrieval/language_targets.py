@@ -46,7 +46,7 @@ def main() -> None:
     )
     parser.add_argument("--scale", required=True, choices=list(SCALES))
     parser.add_argument("--seed", required=True, type=int)
-    parser.add_argument("--prepared", required=True, type=Path, help="folder that prepare_data wrote")
+    parser.add_argument("--prepared", required=True, type=Path, help="folder of prepared text")
     given = parser.parse_args()
     mixture, causal = (
         Run(given.scale, DEFAULT_MODEL, name, given.seed)

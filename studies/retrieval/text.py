@@ -185,8 +185,8 @@ def extraction_questions(
                 found += 1
         if found < number:
             raise StudyError(
-                f"the corpus gives {found} questions on passages of {limit // 2} to {limit} tokens; asked "
-                f"for are {number}; allowed: more text, or a scale with fewer questions"
+                f"the corpus has {found} questions on passages of {limit // 2} to {limit} tokens; "
+                f"required: {number}; allowed: more text, or a scale with fewer questions"
             )
     return questions
 
@@ -268,7 +268,7 @@ def infilling_stories(
             stories.append(record)
     if len(stories) < count:
         raise StudyError(
-            f"the held-out text gives {len(stories)} stories of at most {max_tokens} tokens; asked for are "
+            f"the held-out text has {len(stories)} stories of at most {max_tokens} tokens; required: "
             f"{count}; allowed: more text, or a scale with fewer stories"
         )
     return stories

@@ -76,7 +76,7 @@ def test_damaged_files_are_refused(tmp_path):
     whole = file.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", lzma.compress(b"{}\n{")):
         file.write_bytes(damaged)
-        with pytest.raises(StudyError, match="is no whole file of JSON lines"):
+        with pytest.raises(StudyError, match="is not a complete file of JSON lines"):
             read_result(file)
     file.write_bytes(lzma.compress(json.dumps({"format_version": 2}).encode()))
     with pytest.raises(StudyError, match="found format_version 2; allowed: 3"):
