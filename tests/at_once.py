@@ -1,4 +1,4 @@
-"""The same thing done by several threads at the same moment."""
+"""The same action in several threads at the same moment."""
 
 import threading
 from collections.abc import Callable

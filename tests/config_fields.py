@@ -1,4 +1,4 @@
-"""The fields of a configuration by their paths, and values that no run can have."""
+"""The fields of a configuration by their paths, and values that are invalid for any run."""
 
 import dataclasses
 import typing

@@ -1,12 +1,4 @@
-"""The two tiers of tests, and what every test shares.
-
-The fast tier, `bash tests/run.sh`, starts no process and no server, compiles for no other machine, and
-runs no study and no command of a page; a test of it that starts a process fails. CI runs every test, with
-`bash tests/run.sh --all`. A test is slow if it has the marker `slow`, is in one of `_SLOW_FOLDERS`, or uses
-one of `_SLOW_FIXTURES`. Of a test with the marker `sampled(n)` the fast tier runs n cases, by default one.
-
-Every test runs with the jaxtyping annotations of the packages checked by beartype.
-"""
+"""The two tiers of tests, and the fixtures that all tests share."""
 
 import contextlib
 import ctypes

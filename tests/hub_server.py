@@ -1,4 +1,4 @@
-"""A server of the hub's protocol on loopback, which can fail."""
+"""A server of the hub's protocol on loopback, with optional failures."""
 
 import contextlib
 import hashlib

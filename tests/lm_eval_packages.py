@@ -1,4 +1,4 @@
-"""The packages of the LM Evaluation Harness, which tests find outside of .venv."""
+"""The packages of the LM Evaluation Harness, which are outside of .venv."""
 
 import contextlib
 import importlib.util

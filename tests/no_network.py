@@ -1,4 +1,4 @@
-"""Commands without a network, which write down each attempt to use one."""
+"""Commands without a network, which record each attempt to use one."""
 
 import contextlib
 import ctypes

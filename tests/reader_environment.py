@@ -1,8 +1,4 @@
-"""What the reader of a page has installed: the base install, and the extras that the page installs.
-
-The tests have more: packages that extras alone bring would hide that a command of a page needs one. They
-are hidden from the commands of pages, in this process or in another.
-"""
+"""The packages of a page's reader: the base install, and the extras that the page installs."""
 
 import configparser
 import contextlib

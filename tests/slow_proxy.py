@@ -1,7 +1,4 @@
-"""A proxy on loopback that passes requests on late, as a store far away answers.
-
-python -m tests.slow_proxy LISTEN_PORT TARGET_PORT SECONDS
-"""
+"""A proxy on loopback that delays requests, like a remote store."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A user's own code: found, run once, hashed; of a bucket or an export only where it is asked for."""
+"""A user's own code: imported once, hashed; from a bucket or an export only on request."""
 
 import sys
 

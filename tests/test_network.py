@@ -1,4 +1,4 @@
-"""The verbs use no network but for stores that are named, and show no secret."""
+"""The verbs use no network except for named stores, and show no secret."""
 
 import json
 import os

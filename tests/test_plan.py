@@ -1,4 +1,4 @@
-"""`python -m birdie_jax.plan`: beside a run on the same devices, for absent machines, on bad input."""
+"""`python -m birdie_jax.plan`: against a run on the same devices, for absent machines, on bad input."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What every table of things by name does with a name that is taken, and with one that is unknown."""
+"""Registries with a name that is taken, and with an unknown one."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A run is resolved in one place: what training, fine-tuning and plans take is never made again."""
+"""A run is resolved in one place; training, fine-tuning and plans do not repeat any choice."""
 
 import ast
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a start of a run prints and keeps, whichever way it ends."""
+"""The printed and saved record of a run's start, for every way of ending."""
 
 import json
 import shutil

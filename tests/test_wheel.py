@@ -1,4 +1,4 @@
-"""A wheel, installed into an environment of its own, gives a user everything from an empty folder."""
+"""A wheel in a separate environment gives a user everything from an empty folder."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Workdirs with a checkpoint of random parameters: what a run leaves, without its training."""
+"""Workdirs with a checkpoint of random parameters: a run's outputs without its training."""
 
 import dataclasses
 import random

@@ -1,4 +1,4 @@
-"""Permissions as they bind a user, also where the tests run as root, whom they do not bind."""
+"""Permissions that bind a user, even if the tests run as root."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Whole runs of `python -m birdie_jax.train` in processes of their own, and what they leave behind."""
+"""Whole runs of `python -m birdie_jax.train` in child processes, and their outputs."""
 
 import json
 import os

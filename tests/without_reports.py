@@ -1,4 +1,4 @@
-"""Runs that draw no report, a third of the processor time of a run of seconds."""
+"""Runs without a report, which takes a third of the processor time of a short run."""
 
 import sys
 from pathlib import Path

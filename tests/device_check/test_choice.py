@@ -1,4 +1,4 @@
-"""The choice of a scan: the fastest that is right, kept by the run and by the machine."""
+"""The choice of a scan: the fastest correct one, saved by the run and by the machine."""
 
 import json
 

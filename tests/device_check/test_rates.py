@@ -1,4 +1,4 @@
-"""Figures of devices beside what is expected of them, and the table of them."""
+"""Figures of devices, their expected values, and the table of both."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The pages on adding something work: their code is written and run, and then their commands, anywhere."""
+"""The pages on additions work: tests write and run their code, and then their commands, anywhere."""
 
 import json
 import os

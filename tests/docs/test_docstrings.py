@@ -1,4 +1,4 @@
-"""Every public module, class, function and field is described; ruff's D rules do not ask for fields."""
+"""Every public module, class, function and field has a description; ruff's D rules omit fields."""
 
 import ast
 import functools

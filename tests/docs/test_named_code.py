@@ -1,4 +1,4 @@
-"""Whatever file, function, module or page a page names is there."""
+"""Every file, function, module or page that a page names exists."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The notebook of docs/ runs from its first cell to its last, and shows what it says that it shows."""
+"""The notebook of docs/ runs from first to last cell, and shows the results that its text states."""
 
 import json
 import os

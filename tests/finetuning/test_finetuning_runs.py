@@ -1,4 +1,4 @@
-"""A fine-tuning run: killed and started again, on other meshes and processes, and what is done with it."""
+"""A fine-tuning run: killed and resumed, on other meshes and processes, and its use by other verbs."""
 
 import json
 import random

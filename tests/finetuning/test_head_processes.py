@@ -1,4 +1,4 @@
-"""A run with a head on a mesh and in two processes, and what the other verbs make of it, in two as well."""
+"""A run with a head on a mesh and in two processes, and its use by the other verbs, also in two."""
 
 import json
 import sys

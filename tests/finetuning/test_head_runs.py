@@ -1,4 +1,4 @@
-"""Runs with heads that point into a text or choose: what is learned, and killed in the midst."""
+"""Runs with heads that point into a text or choose an option: learning, and a kill halfway."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Which head a run has, and how many samples a row of its stages can hold."""
+"""The head of a run, and the maximum number of samples in a row of its stages."""
 
 import dataclasses
 import re

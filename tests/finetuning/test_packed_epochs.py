@@ -1,4 +1,4 @@
-"""Every example occurs once an epoch, rows hold what they have room for, and little of them is padding."""
+"""Every example occurs once per epoch, rows do not overflow, and padding is small."""
 
 import numpy as np
 import pytest

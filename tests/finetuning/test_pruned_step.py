@@ -1,4 +1,4 @@
-"""The second loss of fine-tuning: on the tokens that are left, of the tokens that followed them."""
+"""The second loss of fine-tuning: the remaining tokens predict the tokens that followed them."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The rows of a stage: each example as often as its epochs say, generated ones by seed and numbers."""
+"""The rows of a stage: recorded examples by epochs, generated ones by seed and numbers."""
 
 import re
 from collections import Counter

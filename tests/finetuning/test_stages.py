@@ -1,4 +1,4 @@
-"""Stages are read in the order of their names; what cannot be is refused by a message with its field."""
+"""Stages are read in the order of their names; errors in them name the field."""
 
 import dataclasses
 import re

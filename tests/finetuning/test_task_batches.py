@@ -1,4 +1,4 @@
-"""Batches are a function of the step alone: from any step on, in any workers, for any devices."""
+"""Batches are a function of the step only: from any step on, in any workers, for any devices."""
 
 import dataclasses
 import pickle

@@ -1,4 +1,4 @@
-"""Tasks of words: one generates examples without end, the other has a fixed number of them."""
+"""Tasks of words: one generates endless examples, the other has a fixed number of them."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The machines that the presets are for, as lists of devices that are not there."""
+"""The machines of the presets, as lists of absent devices."""
 
 from typing import NamedTuple
 

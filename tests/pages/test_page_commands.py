@@ -1,4 +1,4 @@
-"""What is read as a command, and what is not."""
+"""The recognition of commands in pages."""
 
 from tests.pages.page_commands import (
     PageCommand,

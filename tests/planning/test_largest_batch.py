@@ -1,4 +1,4 @@
-"""The search for the largest batch, on needs of memory that are given."""
+"""The search for the largest batch, with given memory needs."""
 
 import pytest
 

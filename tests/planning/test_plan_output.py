@@ -1,4 +1,4 @@
-"""A plan as text, table and JSON, for a plan made by hand of a recorded step: nothing is compiled."""
+"""A plan as text, table and JSON, made by hand from a recorded step without compiling."""
 
 import dataclasses
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The two numbers of FLOPs of a pruned prefill, against Simba's own and against compiled programs."""
+"""The two FLOP counts of a pruned prefill, compared with Simba's own and with compiled programs."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The choice of what blocks keep: the first level that fits, made once, and kept on resume."""
+"""The choice of `model.remat`: the first level that fits, made once, and kept on resume."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""Names of topologies that cannot be had are refused with those that can."""
+"""Unknown names of topologies are refused with the allowed ones."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The smallest scale of the study of encoders, from text to its page, stopped in its midst."""
+"""The smallest scale of the study of encoders, from text to its page, stopped halfway."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The smallest scale of the study of pruning, from text to its page, stopped in its midst; its rules."""
+"""The smallest scale of the study of pruning, from text to its page, stopped halfway; its rules."""
 
 import itertools
 

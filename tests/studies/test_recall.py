@@ -1,4 +1,4 @@
-"""The study of recall: its sequences, its sizes, and a run that becomes a line of a page."""
+"""The study of recall: its sequences, its sizes, and a run with its line on a page."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Results are read as they were written, and give the pages; what is damaged is refused."""
+"""Results are read as written and produce the pages; damaged ones are refused."""
 
 import json
 import lzma

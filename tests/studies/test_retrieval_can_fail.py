@@ -1,9 +1,4 @@
-"""What the study rests on is needed: models trained without the reversed half, or without a query, fail.
-
-A text is a token of each of eight classes in random order, and a last token names a class, whose token's
-value is the answer. A model that reads both ways sees the query before the text, and keeps one value; one
-whose reversed half is cut off has to keep all of them in eight channels.
-"""
+"""Models trained without the reversed half, or without a query, fail, as the study requires."""
 
 import functools
 from typing import NamedTuple

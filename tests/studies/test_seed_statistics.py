@@ -1,4 +1,4 @@
-"""Intervals over seeds cover what they say, and tests of censored times are those of scipy."""
+"""Intervals over seeds have their stated coverage, and tests of censored times agree with scipy."""
 
 import numpy as np
 import pytest

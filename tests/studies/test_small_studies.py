@@ -1,4 +1,4 @@
-"""The studies of one file each, at their smallest scale, from runs to pages."""
+"""The single-file studies, at their smallest scale, from runs to pages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Before each run a study says what is done and left and when it ends, and lists its runs as a table."""
+"""Before each run a study prints finished and remaining work and its end, and lists runs as a table."""
 
 import datetime
 import io

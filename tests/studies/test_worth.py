@@ -1,4 +1,4 @@
-"""The study of what the mixture is worth, by verbs that write what they would have measured."""
+"""The study of the value of the mixture, with verbs that write fixed measurements."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Verbs for tests of studies, which stop them in their midst."""
+"""Verbs for tests of studies, which stop halfway."""
 
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
