@@ -24,11 +24,11 @@ HeadOutputs = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 # 0 = derived from the width.
 RankOrDerived = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 # The factor of the embedding; 0 = the square root of the width.
-ScaleOrDerived = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e3, besides=(0,))]
+ScaleOrDerived = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e3, special=(0,))]
 # Added to the learned scale of a norm.
 NormOffset = Annotated[float, Bounds(at_least=0, at_most=1)]
 # The bound of scores; 0 = none. The loss needs some distance between scores, and float32 holds the largest.
-SoftCapOrNone = Annotated[float, Bounds(more_than=0, at_least=1e-2, at_most=1e6, besides=(0,))]
+SoftCapOrNone = Annotated[float, Bounds(more_than=0, at_least=1e-2, at_most=1e6, special=(0,))]
 # An id of a token; 0, padding, means none.
 TokenIdOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24 + 2**8)]
 # Sixteen times the largest vocabularies of tokenizers, which have a million pieces.
@@ -80,8 +80,8 @@ PosteriorSamples = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 Seed = Annotated[int, Bounds(at_least=0, at_most=2**63 - 1)]
 
 # More devices than any cluster has; -1 = all remaining devices.
-MeshSize = Annotated[int, Bounds(at_least=1, at_most=2**20, besides=(-1,))]
-MeshSizeOrAutomatic = Annotated[int, Bounds(at_least=1, at_most=2**20, besides=(-1, 0))]
+MeshSize = Annotated[int, Bounds(at_least=1, at_most=2**20, special=(-1,))]
+MeshSizeOrAutomatic = Annotated[int, Bounds(at_least=1, at_most=2**20, special=(-1, 0))]
 
 # The distributed runtime counts milliseconds in int32, which is 24 days; this is 11.
 Seconds = Annotated[int, Bounds(at_least=1, at_most=10**6)]
@@ -114,7 +114,7 @@ LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
 # The deviation of rewards, which are within 1.
 Deviation = Annotated[float, Bounds(more_than=0, at_least=0.01, at_most=100)]
 # Above a mean; 0 = off. With fewer than 4 a lasting rise would be an outlier for ten steps.
-DeviationsOrNone = Annotated[float, Bounds(more_than=0, at_least=4, at_most=1e6, besides=(0,))]
+DeviationsOrNone = Annotated[float, Bounds(more_than=0, at_least=4, at_most=1e6, special=(0,))]
 # The divergence of one mixture from another, in nats.
 Divergence = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=100)]
 # The optimizer multiplies it by the learning rate: beyond the inverse of the rate, weights would change
@@ -122,7 +122,7 @@ Divergence = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=100)]
 WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
 # A large norm, which float32 must hold, switches clipping off.
 ClipNorm = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30)]
-ClipNormOrNone = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30, besides=(0,))]
+ClipNormOrNone = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30, special=(0,))]
 # The frequencies are its powers in float32; models for a million tokens have 1e7 or so.
 RopeBase = Annotated[float, Bounds(more_than=1, at_most=1e15)]
 

@@ -43,5 +43,5 @@ def stage_metric(stage: str, quantity: str) -> str:
 
 
 def is_arm_metric(name: str, quantity: str) -> bool:
-    """Tell whether `name` is the scalar `quantity` of some arm."""
+    """Return whether `name` is the scalar `quantity` of some arm."""
     return name.startswith(ARM_PREFIX) and name.endswith(f"/{quantity}")

@@ -6,7 +6,7 @@ make_oracles() {
     export BIRDIE_ORACLES="$FETCHED"
 }
 
-# The LM Evaluation Harness with what its tests need of its dependencies, most of which .venv does without.
+# The LM Evaluation Harness with the dependencies that its tests need. .venv lacks most of them.
 make_lm_eval() {
     fetch_packages lm_eval "the LM Evaluation Harness" lm_eval anyio chardet colorama DataProperty datasets dill \
         dominate filelock h11 httpcore2 httpx2 huggingface_hub Logbook lxml mbstrdecoder more-itertools msgfy \

@@ -79,7 +79,7 @@ def extremes():
     for path, kind in FIELDS.items():
         for rule in typing.get_args(kind)[1:]:
             if isinstance(rule, Bounds):
-                ends = (rule.at_least, rule.at_most, *rule.besides)
+                ends = (rule.at_least, rule.at_most, *rule.special)
                 yield from ((path, end) for end in ends if end is not None)
 
 

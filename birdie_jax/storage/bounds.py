@@ -30,14 +30,14 @@ class Bounds:
             float32 does not distinguish some numbers above 0 from 0.
         at_most: the maximum.
         less_than: the smallest number that is too large.
-        besides: numbers outside of the interval that have a meaning of their own.
+        special: numbers outside of the interval that have a meaning of their own.
     """
 
     at_least: int | float | None = None
     more_than: int | float | None = None
     at_most: int | float | None = None
     less_than: int | float | None = None
-    besides: tuple[int, ...] = ()
+    special: tuple[int, ...] = ()
 
     def __post_init__(self):
         if self.at_least is None and self.more_than is None:
@@ -48,7 +48,7 @@ class Bounds:
     def allowed_instead(self, value: object) -> str | None:
         """Return the bound that `value` exceeds, and both bounds of a share."""
         assert isinstance(value, int | float)
-        if value in self.besides:
+        if value in self.special:
             return None
         lower = self._lower_bound(value)
         upper = self._upper_bound(value)
@@ -62,12 +62,12 @@ class Bounds:
         return lower or upper
 
     def _lower_bound(self, value: int | float) -> str | None:
-        besides = "".join(f"{number}, " for number in self.besides[:-1])
-        besides += "".join(f"{number} or " for number in self.besides[-1:])
+        special = "".join(f"{number}, " for number in self.special[:-1])
+        special += "".join(f"{number} or " for number in self.special[-1:])
         if self.more_than is not None and value <= self.more_than:
-            return f"{besides}more than {_written(self.more_than)}"
+            return f"{special}more than {_written(self.more_than)}"
         if self.at_least is not None and value < self.at_least:
-            return f"{besides}at least {_written(self.at_least)}"
+            return f"{special}at least {_written(self.at_least)}"
         return None
 
     def _upper_bound(self, value: int | float) -> str | None:

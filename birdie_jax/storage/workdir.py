@@ -373,7 +373,7 @@ class Workdir:
         found = self._read_object(self.text)
         if found is not None and found.get("sha256") != sha256:
             raise ConfigError(
-                f"{self.root}: holds a run on other text, {found.get('place')} (identity "
+                f"{self.root}: holds a run on other text: text.json names {found.get('place')} (identity "
                 f"{found.get('sha256')}); found {place} (identity {sha256}); give it that text with "
                 "--config.data.prepared, or use another workdir and --config.init.from"
             )

@@ -25,7 +25,7 @@ from birdie_jax.text import Tokenizer
 
 # The largest number of positions of a text, which is cut to it; 0 = no limit. Below 8 hardly a word is
 # left.
-MaxPositions = Annotated[int, Bounds(at_least=8, at_most=2**24, besides=(0,))]
+MaxPositions = Annotated[int, Bounds(at_least=8, at_most=2**24, special=(0,))]
 
 
 class Sample(NamedTuple):

@@ -50,7 +50,7 @@ def test_what_is_measured_is_what_is_taught(size, dataset, name):
 
 
 def test_a_question_on_an_article_that_is_cut_fits_into_a_row(tmp_path):
-    """With all of its options, each of which is as long as a sample may be."""
+    """With all options, each as long as a sample may be."""
     path = tmp_path / "quality.jsonl"
     question = {
         "question": "Who?",

@@ -218,11 +218,11 @@ BFLOAT16 = jnp.ones(3, jnp.bfloat16)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda params: params | {"scale": jnp.ones(4)}, r"of params/scale it has float32\[3\]; the conf"),
+        (lambda params: params | {"scale": jnp.ones(4)}, r"for params/scale it has float32\[3\]; the conf"),
         (lambda params: params | {"scale": BFLOAT16}, r"needs bfloat16\[3\]. Nothing was changed"),
         (lambda params: params | {"head": jnp.ones(4)}, "for params/head it has nothing"),
         (lambda params: {"scale": params["scale"]}, "it has params/blocks/mixer/kernel "),
-        (None, r"of bandit/history it has float32\[4\]"),
+        (None, r"for bandit/history it has float32\[4\]"),
     ],
 )
 def test_another_structure_is_refused_and_nothing_is_touched(checkpoints, tmp_path, change, message):
@@ -335,7 +335,7 @@ def test_a_checkpoint_of_other_data_is_refused_and_left_alone(checkpoints, saved
     if restores:
         assert int(checkpoints.restore(abstract(state), empty, dict, given).state.step) == 7
     else:
-        message = "was trained on other data: it has the identity ab; the data"
+        message = "was trained on other data: it has the identity ab; the given data"
         with pytest.raises(CheckpointError, match=message):
             checkpoints.restore(abstract(state), empty, dict, given)
     assert (checkpoints.directory / "00000007").exists()

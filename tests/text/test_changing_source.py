@@ -246,7 +246,10 @@ def test_a_file_that_is_added_is_named(stopped, run):
         (lambda path: path.write_bytes(b""), "has 0 lines; 2 are expected"),
         (lambda path: path.write_bytes(b"{\n{\n"), "line 1: is not JSON"),
         (lambda path: path.write_bytes(b"{}\n{}\n"), r"line 1\.path: missing"),
-        (lambda path: path.write_bytes(path.read_bytes().replace(b'56": "', b'56": "0')), "not belong"),
+        (
+            lambda path: path.write_bytes(path.read_bytes().replace(b'56": "', b'56": "0')),
+            "does not belong",
+        ),
     ],
 )
 def test_a_damaged_record_is_named(stopped, run, damage, message):

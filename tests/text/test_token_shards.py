@@ -181,7 +181,7 @@ def test_unusable_manifest_names_the_field(copy, changes, message):
 @pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
 def test_an_unreadable_manifest_is_named(copy, text):
     (copy / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    refused(copy, r"manifest\.json: (is not JSON|format_version is None)")
+    refused(copy, r"manifest\.json: (is not readable JSON|format_version is None)")
 
 
 def test_manifest_round_trip(prepared, tmp_path):

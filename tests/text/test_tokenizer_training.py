@@ -48,8 +48,8 @@ def test_sample_is_spread_over_the_whole_corpus():
 @pytest.mark.parametrize(
     ("texts", "pieces", "kind", "message"),
     [
-        (6, 4096, "unigram", r"vocab_size=4096 .* on 60 bytes of text: at most \d+ pieces"),
-        (6, 4096, "bpe", r"vocab_size=4096 .* on 60 bytes of text: at most \d+ pieces"),
+        (6, 4096, "unigram", r"vocab_size=4096 .* on 60 bytes of text: it gives at most \d+ pieces"),
+        (6, 4096, "bpe", r"vocab_size=4096 .* on 60 bytes of text: it gives at most \d+ pieces"),
         (6, 100, "unigram", r"vocab_size=100 cannot .* need 28\d; raise it"),
         (0, 300, "unigram", "cannot be trained: the source holds no text"),
         (6, 300, "word", "tokenizer_type is 'word'; allowed: unigram, bpe"),
