@@ -24,7 +24,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -38,6 +39,8 @@ _FLAGS = ("--coordinator_address", "--num_processes", "--process_id")
 _VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID or JOB_COMPLETION_INDEX")
 _SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _LOOK_SECONDS = 0.5
+# Between our own end of a wait and the abort of JAX, which names no cause.
+_ABORT_MARGIN = 30
 _FIRST_DYNAMIC_PORT, _DYNAMIC_PORTS = 61440, 4096
 
 
@@ -59,6 +62,8 @@ def initialize_processes(
     process_id: int | None,
     environment: Mapping[str, str],
     lost_seconds: int,
+    *,
+    connect_seconds: int = 300,
 ) -> ClusterSpec | None:
     """Join the other processes of this run; return its cluster, or None if there are no others.
 
@@ -73,6 +78,7 @@ def initialize_processes(
         lost_seconds: how long a process may be silent. JAX itself ends the others after four times this
             time, which it counts from its own heartbeat, so `birdie_jax.engine.watch` can name the lost
             process first.
+        connect_seconds: how long the processes wait for each other to connect; after it JAX would abort.
 
     Raises:
         ConfigError: only some of the flags or variables are given, or a value cannot be used.
@@ -87,9 +93,14 @@ def initialize_processes(
         jax.config.update("jax_enable_preemption_service", False)
         _delay_abort()
         try:
-            jax.distributed.initialize(**cluster.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
-            # Processes also wait for each other here, and no watch runs yet.
-            with _first_watched():
+            # Processes wait for each other in both calls, and no watch runs yet.
+            with _watched(_late(connect_seconds)):
+                jax.distributed.initialize(
+                    **cluster.arguments,
+                    heartbeat_timeout_seconds=4 * lost_seconds,
+                    initialization_timeout=connect_seconds + _ABORT_MARGIN,
+                )
+            with _watched(lambda: "" if coordinator_listens() else "process 0 no longer takes connections"):
                 jax.devices()
         except RuntimeError as error:
             if not re.search("UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED", str(error)):
@@ -98,17 +109,22 @@ def initialize_processes(
     return cluster
 
 
+def _late(connect_seconds: int) -> Callable[[], str]:
+    end = time.monotonic() + connect_seconds
+    return lambda: f"not all connect within {connect_seconds} s" if time.monotonic() > end else ""
+
+
 @contextlib.contextmanager
-def _first_watched() -> Iterator[None]:
-    """While entered, end this process once process 0 is gone: a request to it can wait longer."""
+def _watched(find_sign: Callable[[], str]) -> Iterator[None]:
+    """While entered, end this process at the first sign that another one is lost; empty: there is none."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(_LOOK_SECONDS):
-            if not coordinator_listens() and not over.is_set():
-                _end_lost("process 0 no longer takes connections")
+            if (sign := find_sign()) and not over.is_set():
+                _end_lost(sign)
 
-    threading.Thread(target=look, name="watch first", daemon=True).start()
+    threading.Thread(target=look, name="watch others", daemon=True).start()
     try:
         yield
     finally:

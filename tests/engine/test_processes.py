@@ -209,6 +209,30 @@ def test_a_process_lost_before_the_devices_are_there_is_named_in_one_line():
         assert "Traceback" not in error
 
 
+LATE = """
+import os, sys
+from birdie_jax.engine.processes import initialize_processes
+initialize_processes(sys.argv[1], 2, int(sys.argv[2]), os.environ, 30, connect_seconds=3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_that_waits_in_vain_for_the_other_ends_with_one_line(number):
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, f"127.0.0.1:{free_port()}", str(number)],
+        cwd=REPOSITORY,
+        env=run_environment(2),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 75, done.stderr
+    assert "not all connect within 3 s" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_train_refuses_some_of_the_flags(tmp_path):
     command = ("train", f"--config={CONFIG}", f"--workdir={tmp_path / 'run'}", "--num_processes=2")

@@ -168,9 +168,7 @@ def test_a_run_keeps_to_its_text(tmp_path):
     workdir = Workdir(tmp_path)
     workdir.keep_text("ab12", "/data/one")
     workdir.keep_text("ab12", "/moved/to")
-    with pytest.raises(
-        ConfigError, match=r"text.json names /data/one \(identity ab12\); found /data/two"
-    ):
+    with pytest.raises(ConfigError, match=r"text.json names /data/one \(identity ab12\); found /data/two"):
         workdir.keep_text("cd34", "/data/two")
     assert json.loads((tmp_path / "text.json").read_text()) == {"sha256": "ab12", "place": "/data/one"}
 
