@@ -4,9 +4,9 @@ The prompt is prefilled once, bidirectionally where the model can; the answer is
 A long context can be read once, and many questions answered from the state after it: --context_file with
 --save_state writes it, --load_state takes it up, and prompts are the questions (docs/saved_state.md).
 With --keep the layers read fewer of a prompt's tokens as depth grows (docs/prune.md).
-With --prompt_file, JSONL with a field `prompt` gives JSONL with a field `generated`; stopped and started
-again with the same --output, the command goes on after the last complete line. Answers go to standard
-output or --output, everything else to standard error.
+--prompt_file takes JSONL with a field `prompt` and gives JSONL with a field `generated`. If you stop the
+command and start it again with the same --output, it resumes after the last complete line. Answers go to
+standard output or --output, everything else to standard error.
 """
 
 from birdie_jax.host_memory import keep_freed_memory
@@ -92,7 +92,7 @@ _STOP = flags.DEFINE_multi_string(
     "stop", [], "Text before which an answer ends; may be given several times."
 )
 _STOP_TOKEN = flags.DEFINE_multi_string(
-    "stop_token", [], "Special token, e.g. [SEP], that ends an answer besides [EOS] and [DONE]."
+    "stop_token", [], "Special token, e.g. [SEP], that ends an answer, as [EOS] and [DONE] do."
 )
 _BATCH = flags.DEFINE_integer(
     "batch", 8, "Answers that are generated at a time.", lower_bound=1, upper_bound=_MANY
@@ -299,7 +299,7 @@ def _max_length(trained: TrainedModel) -> int | None:
 
 
 def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int], state: SavedState | None) -> str:
-    """Return a short hash of everything that an answer depends on besides its prompt and sample."""
+    """Return a short hash of all that an answer depends on, apart from its prompt and sample."""
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
     parts = [
         trained.origin,

@@ -1,8 +1,8 @@
 """Measure what pruning costs: python -m birdie_jax.prune --workdir=runs/tiny --output=pruned.
 
-Held-out text of the run is read by contexts whose tokens are pruned as depth grows, and the loss of the
-tokens after them is set against that of the dense model and of other policies, window by window. Started
-again with the same output folder, the command goes on after the last cell that it has measured.
+The command reads contexts of held-out text and prunes their tokens as depth grows. It compares the loss of
+the tokens after each context with that of the dense model and of other policies, window by window. If you
+start it again with the same output folder, it resumes after the last cell that it has measured.
 """
 
 from birdie_jax.host_memory import keep_freed_memory
@@ -102,10 +102,18 @@ _SEED = flags.DEFINE_integer(
     "seed", 0, "Seed of the choice of windows and of the bootstrap.", lower_bound=0, upper_bound=1 << 30
 )
 _SHOWN = flags.DEFINE_integer(
-    "shown", 2, "Windows of which the page shows the surviving tokens.", lower_bound=0, upper_bound=100
+    "shown",
+    2,
+    "The number of windows whose surviving tokens the page shows.",
+    lower_bound=0,
+    upper_bound=100,
 )
 _TRACED = flags.DEFINE_integer(
-    "traced", 16, "Windows of which flow and redundancy are drawn.", lower_bound=0, upper_bound=_MANY
+    "traced",
+    16,
+    "The number of windows for the plots of flow and redundancy.",
+    lower_bound=0,
+    upper_bound=_MANY,
 )
 
 

@@ -105,7 +105,7 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
         if not same:
             raise PromptError(
                 f"{other} its line {number} is not an answer of this command to its record and settings; "
-                "allowed: another --output, or the same command to go on with it"
+                "allowed: another --output, or the same command to resume it"
             )
     return len(lines)
 
@@ -152,12 +152,12 @@ _Request = tuple[Prompt, int]
 
 @dataclass(frozen=True)
 class Answering:
-    """A model that is asked, and how.
+    """A model and the settings of its answers.
 
     Attributes:
         generator: the generator of the model.
         tokenizer: the model's tokenizer.
-        state: the state from which every prompt goes on; None = they begin samples.
+        state: the state that every prompt continues; None = each prompt begins a sample.
         max_tokens: the largest number of tokens of an answer.
         samples: the number of answers to each prompt.
         first_seed: the random seed of the first answer to each prompt; those after it have the next ones.
@@ -195,7 +195,7 @@ class Answering:
         Args:
             prompts: the prompts.
             records: the record of each prompt, which its answers' lines repeat.
-            settings: what tells answers apart that were asked for otherwise.
+            settings: a hash of the settings that an answer depends on.
             output: the file; None = standard output.
 
         Raises:
@@ -211,7 +211,7 @@ class Answering:
         if output is not None:
             done = count_finished_lines(output, expected)
             if done:
-                print(f"{output}: going on after line {done}", file=sys.stderr)
+                print(f"{output}: resuming after line {done}", file=sys.stderr)
         for first in range(done, len(requests), self.batch):
             answers = self._generate(requests[first : first + self.batch])
             lines = to_jsonl(

@@ -1,7 +1,7 @@
-"""Reading tokens into a cache: the beginning of a sample, or a prompt that goes on where a state was saved.
+"""Reading tokens into a cache: the beginning of a sample, or a prompt that continues a saved state.
 
-Rows are filled on the right, by tokens that the model skips (`Layout.skipped`): so a state enters the first
-token of each row, and the cache is that after the last token of each, however many they are.
+Rows are padded on the right with tokens that the model skips (`Layout.skipped`). So a state enters the
+first token of each row, and the cache is that after the last token of each, whatever their number.
 """
 
 import zlib
@@ -146,7 +146,7 @@ def continued_prefill(
     batch: ContinuationBatch,
     rules: DecodeRules,
 ) -> DecodeState:
-    """Read prompts that go on with the samples of a cache, and generate the first token of each answer."""
+    """Read prompts that continue the samples of a cache, and generate the first token of each answer."""
     hidden, cache = _read(settings.model, params, samples.cache, batch)
     last = jnp.take_along_axis(hidden, (batch.lengths - 1)[:, None, None], axis=1)
     return generate_first_token(settings, params, last, cache, rules)

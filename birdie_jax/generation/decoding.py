@@ -66,7 +66,7 @@ class DecodeSettings(NamedTuple):
 
     Attributes:
         model: the language model.
-        sampling: the rule by which tokens are chosen.
+        sampling: the rule that chooses tokens.
         chunk_tokens: the largest number of tokens a row that one call of `decode_chunk` gives.
         max_tokens: the largest number of tokens of an answer, for which a growing cache has room.
         pruning: how prompts are pruned; None = they are not.
@@ -225,7 +225,7 @@ def _generate_token(
     table: Float[Array, "vocab features"] | None = None,
 ) -> DecodeState:
     """Choose the token that follows `hidden` [rows, 1, features]."""
-    # flax cannot tell that `apply` returns no variables besides.
+    # The type that flax declares for `apply` may also hold variables.
     logits = cast(
         Array, settings.model.apply({"params": params}, hidden, table, method=LanguageModel.logits)
     )

@@ -97,7 +97,7 @@ class Generator:
 
     Attributes:
         model: the language model.
-        sampling: the rule by which tokens are chosen.
+        sampling: the rule that chooses tokens.
         stop_tokens: the token ids that end an answer.
         max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
         cache_grows: whether the model's cache grows with the tokens that it has read.
@@ -126,8 +126,8 @@ class Generator:
             params: the model's parameters.
             num_tokens: the number of token ids that may be generated; ids from it on are padding of the
                 embedding table. None = all of the table.
-            sampling: the rule by which tokens are chosen.
-            stop_tokens: the token ids that end an answer, besides the model's own end token.
+            sampling: the rule that chooses tokens.
+            stop_tokens: the token ids that end an answer, in addition to the model's end token.
             chunk_tokens: the number of tokens decoded for each dispatch of the loop.
             max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
             devices: the devices that answer; None = all that JAX has.
@@ -182,16 +182,16 @@ class Generator:
             max_tokens: the largest number of tokens of each answer, at least 1.
             seeds: the random seed of each answer; without effect on greedy choice. The answer is a function
                 of prompt, seed and settings: neither the batch nor the size of chunks changes it.
-            ended: bool [prompts]; a row that the caller sets to true while it iterates generates no more.
-            states: for each prompt the state that it goes on from: a prompt's context continues that of the
-                state; after a state that has the start token a prompt is a target prefix alone.
+            ended: bool [prompts]; the caller may set a row to true while it iterates, which stops that row.
+            states: for each prompt the state that it continues. The prompt's context continues that of the
+                state. After a state that has the start token, a prompt is only a target prefix.
 
         Yields:
             For each prompt its new int32 tokens, with the stop token if one was generated.
 
         Raises:
             PromptTooLong: a prompt with its answer, and what its state has read, is longer than the limit.
-            SavedStateError: a prompt cannot go on from its state.
+            SavedStateError: a prompt cannot continue its state.
         """
         if states is not None:
             check_constant_size(self.model)
@@ -268,7 +268,7 @@ class Generator:
                 return
 
     def read_state(self, prompt: Prompt, chunk_tokens: int | None = None) -> SavedState:
-        """Read a prompt without an answer, and return the state from which others go on.
+        """Read a prompt without an answer, and return the state that others can continue.
 
         Args:
             prompt: the prompt. Its context is read, in both directions where the model can; the start token
@@ -309,11 +309,11 @@ class Generator:
             prompt: the prompt.
             max_tokens: the largest number of tokens of the answer.
             name: what the message calls the prompt.
-            state: the state from which the prompt goes on; None = it begins a sample.
+            state: the state that the prompt continues; None = it begins a sample.
 
         Raises:
             PromptTooLong: they are not.
-            SavedStateError: the prompt cannot go on from the state.
+            SavedStateError: the prompt cannot continue the state.
         """
         prompt = prompt_as_read(prompt, self.model.config, continues=state is not None)
         count = len(prompt.tokens)

@@ -189,7 +189,7 @@ class Scorer:
         return [np.concatenate(own) for own in parts]
 
     def _read_windows(self, windows: Sequence[_Window]) -> list[np.ndarray]:
-        """Return the losses of the windows, the longest of which is the first."""
+        """Return the losses of the windows. The first window is the longest."""
         generator = self._generator
         longest = len(windows[0].tokens)
         length = min(_CHUNK, max(_MIN_CHUNK, power_of_two(longest)))

@@ -38,7 +38,7 @@ class Prompt(NamedTuple):
 
     @property
     def fingerprint(self) -> int:
-        """Return a number of 32 bits that tells prompts apart, for their random keys."""
+        """Return a 32-bit hash of the prompt, for its random key."""
         return zlib.crc32(self.tokens.astype("<i4").tobytes(), len(self.context))
 
 
@@ -51,7 +51,7 @@ def prompt_as_read(prompt: Prompt, model: ModelConfig, *, continues: bool = Fals
     Args:
         prompt: the prompt.
         model: the architecture.
-        continues: whether the prompt goes on with a text that has begun, so that no token begins it.
+        continues: whether the prompt continues a text, so no token begins it.
     """
     if model.start_token:
         return prompt

@@ -17,7 +17,7 @@ _ORDER_OF_EXCLUDED = -0x7F800001
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule by which the next token is chosen, its parts in the order in which they are applied.
+    """The rule that chooses the next token. Its parts are listed in the order of application.
 
     Attributes:
         temperature: the divisor of the logits, from 1e-6 to 1e6, with which they stay within float32; 0

@@ -50,7 +50,7 @@ class TextChunk(NamedTuple):
     Attributes:
         tokens: int32 [rows, length], what the model reads.
         targets: int32 [rows, length], the token that follows each of them.
-        scored: bool [rows, length], the targets whose loss is asked for.
+        scored: bool [rows, length], the targets whose loss is computed.
         begins: bool [rows], whether the first token is the first of its text.
     """
 
@@ -129,7 +129,7 @@ def read_texts(model: LanguageModel, params: PyTree, cache: PyTree, chunk: TextC
 def _hidden(
     model: LanguageModel, params: PyTree, tokens: TokenIds, layout: Layout, cache: PyTree
 ) -> tuple[Activations, PyTree]:
-    # flax cannot tell that `apply` returns no variables besides.
+    # The type that flax declares for `apply` may also hold variables.
     found = model.apply({"params": params}, tokens, layout, cache, method=LanguageModel.hidden)
     return cast(tuple[Activations, PyTree], found)
 

@@ -120,7 +120,7 @@ class TextAnswer(NamedTuple):
 
 
 class _UnfinishedAnswer:
-    """An answer of which tokens are still to come."""
+    """An answer that is not complete yet."""
 
     def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str]):
         self._stream, self._stops = TextStream(tokenizer), StopStrings(stop_strings)
@@ -177,7 +177,7 @@ def generate_texts(
         seeds: the random seed of each answer.
         stop_strings: strings; an answer ends before the first of them.
         show: a function that is called with a prompt's index and new, final text of its answer.
-        state: the state from which every prompt goes on; None = they begin samples.
+        state: the state that every prompt continues; None = each prompt begins a sample.
 
     Raises:
         ValueError: a stop string is empty.

@@ -16,9 +16,9 @@ def cache_bytes(model: LanguageModel, length: int) -> int:
 
 
 def cache_grows(model: LanguageModel) -> bool:
-    """Tell whether the model's cache grows with the tokens of a row, as that of attention without a window.
+    """Return whether the model's cache grows with the tokens of a row.
 
-    An encoder has none.
+    The cache of attention without a window grows. An encoder has no cache.
     """
     if architecture_of(model.config).encoder:
         return False

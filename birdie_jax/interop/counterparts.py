@@ -19,7 +19,7 @@ _ARMS = {"causal_lm": {"objective": "causal_lm"}}
 
 
 def read_built(described: Mapping[str, Any], built: Mapping[str, Any], path: Path) -> None:
-    """Check the settings of which one value is built, and which files may lack.
+    """Check the settings that support one value only. Files may lack them.
 
     Args:
         described: the contents of a config.json.

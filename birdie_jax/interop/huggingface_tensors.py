@@ -17,7 +17,7 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class StoredTensors(NamedTuple):
-    """The tensors of a folder, of which each is read when it is asked for.
+    """The tensors of a folder. Each is read on access.
 
     Attributes:
         where: the file that says which tensors there are, for messages.

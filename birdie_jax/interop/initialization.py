@@ -38,7 +38,7 @@ class InitialParameters(NamedTuple):
     Attributes:
         origin: the folder and the step, in words.
         loaded: the parameters that the new run starts with, by name.
-        left: what the source has besides: name -> why it was not taken.
+        left: the other arrays of the source: name -> why it was not taken.
         new: what the source does not give: name -> its shape in the new run.
         resized: of what was loaded the tables that have another number of rows in the source: name -> its
             shape in the new run, and how it was made.

@@ -51,7 +51,7 @@ def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
 
 
 MODEL_TYPE = "mamba"
-# Settings of which one value is built; files may lack them.
+# Settings that support one value only; files may lack them.
 _BUILT: dict[str, Any] = {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu", "ssm_cfg": {}}
 
 

@@ -98,7 +98,7 @@ def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
 
 
 MODEL_TYPE = "recurrent_gemma"
-# Settings of which one value is built; files may lack them.
+# Settings that support one value only; files may lack them.
 _BUILT: dict[str, Any] = {
     "attention_bias": False,
     "attention_dropout": 0.0,

@@ -23,7 +23,7 @@ from birdie_jax.models.saved_state import SavedState, cache_from_names, name_cac
 from birdie_jax.storage import parse_typed, read_bytes, to_plain, write_whole
 from birdie_jax.text import Tokenizer
 
-# As many characters of a hash as a message needs to tell two apart.
+# The number of characters of a hash that messages show.
 _SHOWN = 12
 
 

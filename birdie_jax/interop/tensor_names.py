@@ -35,7 +35,7 @@ def name_parameters(params: PyTree) -> dict[str, Leaf]:
 
 
 def parameters_from_names(named: Mapping[str, np.ndarray], shapes: PyTree) -> PyTree:
-    """Return the tree of parameters of which `named` is `name_parameters`.
+    """Return the tree of parameters for which `name_parameters` returns `named`.
 
     Args:
         named: name -> array.

@@ -23,7 +23,7 @@ def write_weights(
     Args:
         path: the file.
         tensors: name -> tensor.
-        metadata: what the file's header says besides the checksums.
+        metadata: what the file's header holds in addition to the checksums.
 
     Raises:
         InteropError: a tensor is not of a type in `TYPES`, or the file cannot be written.

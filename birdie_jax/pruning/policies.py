@@ -30,12 +30,12 @@ class ScoredLayer(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """A rule by which tokens are kept.
+    """A rule that chooses the tokens to keep.
 
     Attributes:
         score: ScoredLayer -> the score of each token, float32; the highest are kept.
-        norm: one of `models.influence.NORMS` that every layer is asked for; "" = that of the settings;
-            None = the layers are asked for nothing.
+        norm: one of `models.influence.NORMS`, for the scores of every layer; "" = that of the settings;
+            None = the policy uses no scores.
     """
 
     score: Callable[[ScoredLayer], TokenNumbers]

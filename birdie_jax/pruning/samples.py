@@ -35,7 +35,7 @@ class PackedTokens(NamedTuple):
 
 
 def whole_rows(segment_ids: TokenIds, bidirectional: TokenMask, protected: TokenMask) -> PackedTokens:
-    """Return all tokens of packed rows, of which nothing is dropped yet."""
+    """Return all tokens of packed rows, before any is dropped."""
     index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None], segment_ids.shape)
     real = segment_ids > 0
     counts = jnp.where(real, samples_sum(real, segment_ids), 0)
@@ -49,7 +49,7 @@ def samples_sum(values: Shaped[Array, "rows length"], segment_ids: TokenIds) -> 
         sums = jax.ops.segment_sum(row, ids, num_segments=len(ids) + 1)
         return sums[ids]
 
-    # Padding has the number 0; there are no more samples than tokens.
+    # Padding has the number 0; there are at most as many samples as tokens.
     return jax.vmap(of_row)(values.astype(jnp.int32), segment_ids)
 
 

@@ -1,4 +1,4 @@
-"""What pruning is asked for: how many tokens stay, and which."""
+"""Settings of pruning: how many tokens stay, and which."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -63,7 +63,7 @@ class PruningSettings:
 
     Attributes:
         keep: the share of a prompt's tokens that the schedule ends with, above 0; 1 prunes nothing.
-        policy: the name of the rule by which tokens are kept.
+        policy: the name of the rule that chooses the tokens to keep.
         schedule: the name of the schedule, "linear" or "constant"; without meaning where `shares` is given.
         shares: the share of the tokens that enters each layer; empty = by `schedule`.
         norm: how channels become a score: "absolute", "signed" or "l2".
@@ -111,7 +111,7 @@ class PruningSettings:
 
     @property
     def asked_norm(self) -> str | None:
-        """The norm by which layers are asked for scores; None: they are not."""
+        """The norm of the scores that layers return; None = they return none."""
         norm = POLICIES[self.policy].norm
         return self.norm if norm == "" else norm
 

@@ -193,7 +193,7 @@ def summarise_cells(
 
     Args:
         cells: the cells; the first model's dense ones among them, at each length.
-        documents: the document that each window is of, of which whole ones are resampled.
+        documents: the document of each window; whole documents are resampled.
         seed: the seed of the resamples.
     """
     weights = _windows_of_documents(documents)
@@ -234,7 +234,7 @@ def paired_difference(
     Args:
         first: the loss of each window in one condition.
         second: the loss of the same windows in another.
-        documents: the document that each window is of, of which whole ones are resampled.
+        documents: the document of each window; whole documents are resampled.
         seed: the seed of the resamples.
     """
     weights = _windows_of_documents(documents)

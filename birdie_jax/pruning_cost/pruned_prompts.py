@@ -48,10 +48,10 @@ class ContinuationLosses(NamedTuple):
 def make_rows(
     objective: Objective, contexts: Int32[np.ndarray, "rows context"], numbers: Int[np.ndarray, " rows"]
 ) -> PromptRows:
-    """Return prompts that go on with contexts, in the form of an objective, without padding.
+    """Return prompts that continue contexts, in the form of an objective, without padding.
 
-    By prefix_lm a context is read as such, and the start token follows it; by causal_lm it follows the
-    start token. The context's tokens may be dropped, the start token never.
+    With prefix_lm the start token follows the context. With causal_lm the context follows the start token.
+    The context's tokens may be dropped, the start token never.
 
     Args:
         objective: the objective.
@@ -70,7 +70,7 @@ def make_rows(
         tokens = np.concatenate([start, contexts], axis=1)
     else:
         raise PromptError(
-            f"--objective: found {objective.name}, which does not go on with a text; allowed: {PREFIX_LM}, "
+            f"--objective: found {objective.name}, which does not continue a text; allowed: {PREFIX_LM}, "
             f"{CAUSAL_LM}"
         )
     prunable = tokens != START
@@ -129,12 +129,12 @@ class PrunedScorer:
         """Return the loss of each continuation after its context.
 
         Args:
-            settings: how contexts are pruned; None: they are not, and the model may be any.
+            settings: how contexts are pruned; None = they are not, and any model works.
             contexts: the tokens of the contexts.
-            continuations: the tokens that are scored, none of which is dropped.
+            continuations: the tokens that are scored; none is dropped.
 
         Raises:
-            PruningError: the model's layers give no scores, and the policy asks for them.
+            PruningError: the policy requires scores, and the model's layers give none.
         """
         found, count = [], continuations.shape[1]
         flops = 0.0

@@ -59,11 +59,11 @@ class HeldOutWindows(NamedTuple):
 def documents_of_run(
     folder: epath.PathLike, tokenizer: Tokenizer
 ) -> Iterator[Int32[np.ndarray, " tokens"]]:
-    """Give the documents of the validation text of a run, from the prepared folder that it names.
+    """Yield the documents of a run's validation text, from the prepared folder that the run names.
 
     Raises:
         ConfigError: the workdir names no text, or not where it is.
-        DataError: the text is there no more, or was made with another tokenizer.
+        DataError: the text no longer exists, or was made with another tokenizer.
     """
     path = Workdir(folder).text
     allowed = "allowed: --text, a file or folder of held-out text"
@@ -84,7 +84,7 @@ def documents_of_run(
 
 
 def documents_of_text(path: str, text_field: str, tokenizer: Tokenizer) -> Iterator[Int[np.ndarray, " _"]]:
-    """Give the documents of a text, as `prepare_data` would read them, as tokens.
+    """Yield the tokens of each document of a text, as `prepare_data` reads them.
 
     Raises:
         DataError: a document cannot be read.
@@ -101,7 +101,7 @@ def choose_windows(
     continuation: int,
     seed: int,
 ) -> HeldOutWindows:
-    """Return windows of documents, none of which overlap, drawn from all that there are.
+    """Return windows of documents, drawn from all windows that do not overlap.
 
     Args:
         documents: the tokens of each document.
@@ -121,8 +121,8 @@ def choose_windows(
     count = min(max(1, len(owners)), MAX_DEFAULT_WINDOWS) if count is None else count
     if len(owners) < count:
         raise ConfigError(
-            f"--windows: found {count:,} of {length:,} tokens, --context and --continuation together, of "
-            f"which the text has {len(owners):,}; allowed: at most as many, or shorter ones"
+            f"--windows: found {count:,} of {length:,} tokens, --context and --continuation together; "
+            f"the text has {len(owners):,}; allowed: at most as many, or shorter ones"
         )
     chosen = np.sort(np.random.default_rng(seed).permutation(len(owners))[:count])
     return HeldOutWindows(np.concatenate(found)[chosen], np.array(owners, np.int64)[chosen], continuation)
@@ -180,8 +180,8 @@ def measure_cells(
         log: called with a line about each cell that was measured.
 
     Raises:
-        PruningError: the model gives no scores, and a policy asks for them.
-        PromptError: the objective does not go on with a text.
+        PruningError: a policy requires scores, and the model gives none.
+        PromptError: the objective does not continue a text.
     """
     sha256 = trained.identify().parameters_sha256
     scorer: PrunedScorer | None = None

@@ -26,7 +26,7 @@ _FAST_KINDS = {("gated_ssm_plus", True), ("griffin", False)}
 
 
 def kinds(names=None, fast=_FAST_KINDS):
-    """Return (name, bidirectional) of models as parameters of tests, of which those in `fast` are fast."""
+    """Return (name, bidirectional) of models as parameters of tests; those in `fast` are fast."""
     return [
         pytest.param(
             kind,

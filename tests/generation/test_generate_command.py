@@ -94,7 +94,7 @@ def test_a_file_is_gone_on_with(workdir, tmp_path):
     output.write_text("".join(lines[:3]) + '{"prompt": "ab')
     finished = run("generate", *arguments)
     assert finished.returncode == 0, finished.stderr
-    assert "going on after line" in finished.stderr
+    assert "resuming after line" in finished.stderr
     whole = output.read_text()
     assert whole.startswith("".join(lines[:2]))
     answers = read_lines(whole)

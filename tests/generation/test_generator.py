@@ -223,7 +223,7 @@ def test_kernels_in_the_type_of_the_model_change_no_bit(name):
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_parameters_of_a_head_keep_their_type(kind):
     """A head computes in float32, whatever the model."""
-    head = {"head": kind, "head_name": "told", "head_outputs": 2}
+    head = {"head": kind, "head_name": "label", "head_outputs": 2}
     model, params = small_model("bigs", dtype="bfloat16", **head)
     converted = cast_parameters(params, parameter_policies(model))
     types = {leaf.dtype.name for leaf in jax.tree.leaves(converted["blocks"])}

@@ -86,7 +86,7 @@ def test_an_output_of_another_command(tmp_path, line):
         count_finished_lines(path, EXPECTED)
     assert str(error.value) == (
         f"{path}: exists, and its line 1 is not an answer of this command to its record and settings; "
-        "allowed: another --output, or the same command to go on with it"
+        "allowed: another --output, or the same command to resume it"
     )
     assert path.read_text() == line + "\n"
 

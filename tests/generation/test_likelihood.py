@@ -191,7 +191,7 @@ def test_a_recurrent_model_reads_a_text_of_any_length_in_constant_memory():
 
 @pytest.mark.slow
 def test_attention_with_a_window_reads_a_text_of_any_length(monkeypatch):
-    """In chunks of 16 tokens that go on from a ring of five, and no limit beside it."""
+    """Chunks of 16 tokens continue from a ring of five. There is no other limit."""
     monkeypatch.setattr(likelihood_module, "_CHUNK", 16)
     model, params = small_model("transformer", sections=(AttentionConfig(heads=4, window=5),))
     own = texts()[:2]

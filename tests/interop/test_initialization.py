@@ -169,7 +169,7 @@ def test_a_run_starts_with_the_parameters_of_another(tmp_path):
     assert params
     for name in params:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
-    # A run that goes on reads its own checkpoint.
+    # A run that resumes reads its own checkpoint.
     status, output = finish(command)
     assert status == 0, output
     assert "init.from:" not in output

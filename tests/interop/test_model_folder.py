@@ -1,4 +1,4 @@
-"""A model that leaves and comes back is the same bit for bit; what does not fit is told by its name."""
+"""An exported model reads back bit for bit; errors name what does not fit."""
 
 import json
 import random

@@ -90,7 +90,7 @@ def test_what_the_baselines_keep():
         layer = ScoredLayer(tokens, share, None, jax.random.key(seed)[None])
         return np.flatnonzero(np.asarray(kept_mask(tokens, POLICIES[name].score(layer), share))[0]).tolist()
 
-    # Of 12 tokens 6 stay, of which two are protected.
+    # 6 of 12 tokens stay; two of them are protected.
     assert kept("recency", 0.5) == [6, 7, 8, 9, 10, 11]
     assert kept("uniform", 0.5) == [2, 4, 7, 9, 10, 11]
     assert kept("random", 0.5) == kept("random", 0.5)

@@ -47,8 +47,8 @@ def measured(folder):
 
 
 def test_every_condition_is_measured_once(folder, measured):
-    told = [[line for line in errors.splitlines() if ": loss " in line] for _, _, errors in measured]
-    assert [len(lines) for lines in told] == [2 * (1 + 2), 2, 0]
+    logged = [[line for line in errors.splitlines() if ": loss " in line] for _, _, errors in measured]
+    assert [len(lines) for lines in logged] == [2 * (1 + 2), 2, 0]
     assert measured[1][1] == measured[2][1]
     assert len(list((folder / "out/cells").iterdir())) == 8
 

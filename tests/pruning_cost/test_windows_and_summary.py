@@ -37,9 +37,9 @@ def test_windows_do_not_overlap_and_contexts_end_together():
     ).tolist()
     np.testing.assert_array_equal(windows.contexts(7)[:, -2:], windows.contexts(2))
     np.testing.assert_array_equal(windows.contexts(2)[:, -1] + 1, windows.continuations[:, 0])
-    with pytest.raises(ConfigError, match=r"--windows: found 6 of 10 tokens, .* of which the text has 5"):
+    with pytest.raises(ConfigError, match=r"--windows: found 6 of 10 tokens, .*; the text has 5"):
         choose_windows(documents(), 6, context=7, continuation=3, seed=0)
-    # Where nobody asks for a number there are as many as the text has, and at most 300.
+    # Without a number, there are as many windows as the text has, and at most 300.
     for length, count in ((10, 5), (20, 2), (2, 30)):
         given = {"context": length - 1, "continuation": 1, "seed": 0}
         assert len(choose_windows(documents(), None, **given).tokens) == count
