@@ -37,7 +37,7 @@ _AVERAGE = flags.DEFINE_bool(
     "average", False, "Use the average of the parameters that the hook parameter_average keeps."
 )
 _FORMAT = flags.DEFINE_enum(
-    "format", "birdie_jax", ["birdie_jax", "transformers"], "What the folder is to be read by."
+    "format", "birdie_jax", ["birdie_jax", "transformers"], "The program that reads the folder."
 )
 
 
@@ -57,9 +57,9 @@ def _load_model() -> tuple[str, ExportedModel, str]:
         card = model_card(_WORKDIR.value, trained, name, for_transformers=for_transformers)
         return trained.origin, read, card
     if _STEP.value is not None:
-        raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+        raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has only one")
     if _AVERAGE.value:
-        raise ConfigError("--average: is of --workdir; --model has the parameters that were exported alone")
+        raise ConfigError("--average: requires --workdir; --model has only the exported parameters")
     read = read_model(make_path(_MODEL.value))
     card = make_path(_MODEL.value) / CARD
     kept = read_bytes(card).decode(errors="replace") if exists(card) else ""

@@ -75,31 +75,33 @@ _MAX_TOKENS = flags.DEFINE_integer(
     "max_tokens", 64, "Largest number of tokens of an answer.", lower_bound=1, upper_bound=_MANY
 )
 _TEMPERATURE = flags.DEFINE_float(
-    "temperature", 0.0, "Divides the logits, 1e-6 to 1e6; 0: the most probable token, always."
+    "temperature", 0.0, "Divisor of the logits, 1e-6 to 1e6; 0: always choose the most probable token."
 )
 _TOP_K = flags.DEFINE_integer(
     "top_k", 0, "Only the k most probable tokens; 0: all. Applied first.", lower_bound=0, upper_bound=_MANY
 )
 _TOP_P = flags.DEFINE_float(
-    "top_p", 1.0, "Of these the most probable ones that hold this much probability."
+    "top_p", 1.0, "Of these, only the most probable tokens that together have this probability."
 )
-_MIN_P = flags.DEFINE_float("min_p", 0.0, "Of these the ones at least this share as probable as the best.")
+_MIN_P = flags.DEFINE_float(
+    "min_p", 0.0, "Of these, only tokens with this share of the best one's probability or more."
+)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of random choices.", lower_bound=0, upper_bound=1 << 30)
 _SAMPLES = flags.DEFINE_integer(
-    "samples", 1, "Answers to each prompt, with seeds from --seed on.", lower_bound=1, upper_bound=_MANY
+    "samples", 1, "Answers to each prompt; their seeds start at --seed.", lower_bound=1, upper_bound=_MANY
 )
 _STOP = flags.DEFINE_multi_string(
-    "stop", [], "Text before which an answer ends; may be given several times."
+    "stop", [], "Text that ends an answer and is not part of it; may be given several times."
 )
 _STOP_TOKEN = flags.DEFINE_multi_string(
     "stop_token", [], "Special token, e.g. [SEP], that ends an answer, as [EOS] and [DONE] do."
 )
 _BATCH = flags.DEFINE_integer(
-    "batch", 8, "Answers that are generated at a time.", lower_bound=1, upper_bound=_MANY
+    "batch", 8, "Number of answers to generate at a time.", lower_bound=1, upper_bound=_MANY
 )
-_CONTEXT_FILE = define_path("context_file", "UTF-8 text to read first, which the prompts follow.")
+_CONTEXT_FILE = define_path("context_file", "UTF-8 text to read before the prompts.")
 _SAVE_STATE = define_path("save_state", "File for the state after --context_file.")
-_LOAD_STATE = define_path("load_state", "File that --save_state wrote, to answer prompts from it.")
+_LOAD_STATE = define_path("load_state", "File that --save_state wrote; the prompts continue its state.")
 _CONTEXT_CHUNK = flags.DEFINE_integer(
     "context_chunk",
     None,
@@ -110,7 +112,7 @@ _CONTEXT_CHUNK = flags.DEFINE_integer(
 _KEEP = flags.DEFINE_float(
     "keep",
     1.0,
-    "Share of the prompt's tokens that the schedule of pruning ends with; 1: all layers read all tokens.",
+    "Share of the prompt's tokens at the end of the pruning schedule; 1: all layers read all tokens.",
 )
 _PRUNING = flags.DEFINE_multi_string(
     "pruning",
@@ -137,8 +139,8 @@ def run() -> None:
     pruning = parse_pruning(_KEEP.value, _PRUNING.value)
     if pruning.keep == 1 and _PRUNING.value:
         raise PromptError(
-            f"--pruning: found {shown(_PRUNING.value[0])}; allowed: with --keep below 1, as nothing is "
-            "pruned without it"
+            f"--pruning: found {shown(_PRUNING.value[0])}; allowed: with --keep below 1, which "
+            "turns pruning on"
         )
     if pruning.keep < 1 and (_CONTEXT_FILE.value is not None or _LOAD_STATE.value is not None):
         raise PromptError(
@@ -146,13 +148,11 @@ def run() -> None:
             "text is read whole"
         )
     if _OUTPUT.value is not None and _PROMPT_FILE.value is None:
-        raise PromptError(
-            f"--output={_OUTPUT.value}: holds the answers to --prompt_file, which is not given"
-        )
+        raise PromptError(f"--output={_OUTPUT.value}: requires --prompt_file, which is not given")
     if _STEP.value is not None and _MODEL.value is not None:
-        raise PromptError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+        raise PromptError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has only one")
     if _AVERAGE.value and _MODEL.value is not None:
-        raise PromptError("--average: is of --workdir; --model has the parameters that were exported alone")
+        raise PromptError("--average: requires --workdir; --model has only the exported parameters")
     try:
         sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
     except ValueError as error:
@@ -242,12 +242,10 @@ def _where(number: int) -> str:
 def _check_state_flags() -> None:
     """Check which of the flags of states go together."""
     if _LOAD_STATE.value is not None and _CONTEXT_FILE.value is not None:
-        raise PromptError(
-            "give either --context_file, a text to read, or --load_state, the state after one that was read"
-        )
+        raise PromptError("give either --context_file, a text to read, or --load_state, a saved state")
     for name, flag in (("save_state", _SAVE_STATE), ("context_chunk", _CONTEXT_CHUNK)):
         if flag.value is not None and _CONTEXT_FILE.value is None:
-            raise PromptError(f"--{name}={flag.value}: is for --context_file, which is not given")
+            raise PromptError(f"--{name}={flag.value}: requires --context_file, which is not given")
 
 
 def _check_files() -> None:

@@ -15,7 +15,7 @@ from birdie_jax.interop import read_huggingface, write_model
 from birdie_jax.storage import make_path
 from birdie_jax.storage.outputs import Input, Output, check_outputs
 
-_SOURCE = define_path("source", "Folder of a model of Hugging Face's.", required=True)
+_SOURCE = define_path("source", "Folder of a Hugging Face model.", required=True)
 _OUTPUT = define_path("output", "Folder to write; it must not exist.", required=True)
 _DTYPE = flags.DEFINE_enum(
     "dtype",

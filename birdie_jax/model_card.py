@@ -92,7 +92,7 @@ def _settings(config: Config) -> list[tuple[str, str]]:
 
 def _starts(starts: Sequence[Start]) -> str:
     if not starts:
-        return "What ran was not recorded."
+        return "The run did not record its devices."
     # Not the names of machines: a card is for others to read.
     rows = [
         (
@@ -106,7 +106,7 @@ def _starts(starts: Sequence[Start]) -> str:
     ]
     table = _table(("began", "ended", "outcome", "devices", "program"), rows)
     hours = sum(start.device_hours or 0.0 for start in starts)
-    cost = f"{hours:.2f} device hours, by the starts whose end is known."
+    cost = f"{hours:.2f} device hours, over the starts with a known end."
     return f"{table}\n\n{cost}\n\n```bash\n{starts[-1].program.command}\n```"
 
 

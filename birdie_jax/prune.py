@@ -64,24 +64,26 @@ Number = TypeVar("Number", int, float)
 _WORKDIR = define_path("workdir", "Folder of a run.")
 _MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir; with --text.")
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
-_OUTPUT = define_path("output", "Folder for what is measured, the table and the page.", required=True)
+_OUTPUT = define_path("output", "Folder for the measurements, the table and the page.", required=True)
 _COMPARE = flags.DEFINE_multi_string(
     "compare",
     [],
-    "Workdir of another model, such as a smaller one, set beside the first as it is; several.",
+    "Workdir of another model, such as a smaller one, to compare without pruning; several.",
 )
 _TEXT = define_path("text", "Held-out text: a file, a folder, a glob or a URL. Default: the run's own.")
-_TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of JSON lines and Parquet with the text.")
-_KEEP = flags.DEFINE_list("keep", "0.9,0.7,0.5,0.3,0.1", "Shares that the schedule ends with.")
+_TEXT_FIELD = flags.DEFINE_string(
+    "text_field", "text", "Field of JSON lines or Parquet that holds the text."
+)
+_KEEP = flags.DEFINE_list("keep", "0.9,0.7,0.5,0.3,0.1", "Shares of tokens at the end of the schedule.")
 _POLICY = flags.DEFINE_list(
     "policy", "influence,uniform,random,recency,entry_norm", f"Policies: {', '.join(POLICIES)}."
 )
 _PRUNING = flags.DEFINE_multi_string(
-    "pruning", [], "Setting of pruning but its policy, NAME=VALUE; several (docs/prune.md)."
+    "pruning", [], "Setting of pruning except policy and shares, NAME=VALUE; several (docs/prune.md)."
 )
 _CONTEXT = flags.DEFINE_list("context", "256", "Lengths of contexts, in tokens.")
 _CONTINUATION = flags.DEFINE_integer(
-    "continuation", 100, "Tokens after a context that are scored.", lower_bound=1, upper_bound=_MANY
+    "continuation", 100, "Number of tokens to score after a context.", lower_bound=1, upper_bound=_MANY
 )
 _WINDOWS = flags.DEFINE_integer(
     "windows",
@@ -126,7 +128,7 @@ def run() -> None:
     for setting in _PRUNING.value:
         if setting.startswith(("policy=", "shares=")):
             raise ConfigError(
-                f"--pruning: found {setting!r}; allowed: other settings, as --policy and --keep give these"
+                f"--pruning: found {setting!r}; allowed: other settings; --policy and --keep set these"
             )
     settings = parse_pruning(min(shares), _PRUNING.value)
     policies = list(dict.fromkeys(_POLICY.value))
@@ -164,7 +166,7 @@ def run() -> None:
     flow = _flow(trained, arm.objective, windows, settings) if INFLUENCE in policies else None
     description = (
         f"The loss of {windows.continuation} tokens after pruned contexts, in {len(windows.tokens):,} "
-        f"windows of {len(set(windows.documents.tolist())):,} documents, asked as {arm.name}."
+        f"windows of {len(set(windows.documents.tolist())):,} documents, read as {arm.name}."
     )
     heading = PageHeading(trained.origin, description, trained.model.config.layers)
     page = render_page(heading, summaries, texts, flow)
@@ -248,7 +250,7 @@ def _compared_model(workdir: str, first: TrainedModel) -> TrainedModel:
     if other.tokenizer.sha256 != first.tokenizer.sha256:
         raise ConfigError(
             f"--compare: {workdir} has the tokenizer of SHA-256 {other.tokenizer.sha256}, the first model "
-            f"{first.tokenizer.sha256}; allowed: models of one tokenizer"
+            f"{first.tokenizer.sha256}; allowed: models with the same tokenizer"
         )
     choose_arm(other.arms, _OBJECTIVE.value)
     return other._replace(params=jax.device_get(other.params))

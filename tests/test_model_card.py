@@ -36,7 +36,7 @@ def test_a_run_without_records(tmp_path, model):
     assert "\nlicense: unknown\n" in card
     assert "birdie_jax.generate --model=out" in card
     assert "| mixture | tiny |" in card
-    assert "What ran was not recorded." in card
+    assert "The run did not record its devices." in card
     assert "## Losses\n\nNone was recorded." in card
     assert "None at this step" in card
     card = model_card(tmp_path / "runs" / "a", model, "out", for_transformers=True)

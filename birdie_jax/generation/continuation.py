@@ -89,8 +89,8 @@ def check_constant_size(model: LanguageModel) -> None:
     if cache_grows(model):
         growth = cache_bytes(model, 2) - cache_bytes(model, 1)
         raise SavedStateError(
-            f"{model.config.name}: its state grows by {growth:,} bytes with every token, and is not saved; "
-            "allowed: a recurrent model, whose state has one size"
+            f"{model.config.name}: its state grows by {growth:,} bytes with each token, and cannot "
+            "be saved; allowed: a recurrent model, whose state has a constant size"
         )
 
 

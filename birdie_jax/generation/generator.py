@@ -321,7 +321,7 @@ class Generator:
             count = state.tokens + len(continuation_tokens(prompt, state))
         if self.max_length is not None and count + max_tokens > self.max_length:
             raise PromptTooLong(
-                f"{name}: has {count:,} tokens, and {max_tokens:,} are to be written; allowed: "
+                f"{name}: has {count:,} tokens, and the answer up to {max_tokens:,}; allowed: "
                 f"{self.max_length:,} together, the longest rows that {self.model.config.name} has learned"
             )
 

@@ -103,7 +103,7 @@ def _arm_of_objective(name: str | None) -> Arm:
     """Return an arm of the objective `name` with its default parameters, for a model without known arms."""
     if name is None or name not in OBJECTIVES or not _form_of(name):
         raise PromptError(
-            f"objective: found {shown(name)}, and what this model was trained on is not known; allowed: "
+            f"objective: found {shown(name)}, and the objectives of this model are unknown; allowed: "
             f"one of {', '.join(known for known in OBJECTIVES if _form_of(known))}"
         )
     return Arm(name, make_objective(name), group=name)

@@ -32,7 +32,8 @@ def read_built(described: Mapping[str, Any], built: Mapping[str, Any], path: Pat
     for name, value in built.items():
         if described.get(name, value) != value:
             raise InteropError(
-                f"{path}: {name}: found {shown(described[name])}, which is not built; allowed: {value!r}"
+                f"{path}: {name}: found {shown(described[name])}, which is not supported; "
+                f"allowed: {value!r}"
             )
 
 
@@ -57,7 +58,8 @@ def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, 
     for name, value in derived.items():
         if given.setdefault(name, value) != value:
             raise InteropError(
-                f"{path}: {name}: found {shown(given[name])}; allowed: {shown(value)}, which others give"
+                f"{path}: {name}: found {shown(given[name])}; allowed: {shown(value)}, which other "
+                "fields give"
             )
     return parse_typed(kind, defaults | given, str(path), InteropError)
 

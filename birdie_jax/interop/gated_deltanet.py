@@ -208,7 +208,7 @@ def from_config(model: ModelConfig, vocab_size: int) -> GatedDeltaNetSettings:
     ):
         if found != allowed:
             raise InteropError(
-                f"{field}: found {found!r}; allowed: {allowed!r}, as flash-linear-attention has it"
+                f"{field}: found {found!r}; allowed: {allowed!r}, as in flash-linear-attention"
             )
     key_heads, d_k, d_v = section.sizes(model)
     return GatedDeltaNetSettings(

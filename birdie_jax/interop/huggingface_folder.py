@@ -124,7 +124,9 @@ def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
     """
     if model.name not in _MODELS:
         allowed = ", ".join(map(repr, _MODELS))
-        raise InteropError(f"model.name: found {model.name!r}; allowed: {allowed}, which transformers has")
+        raise InteropError(
+            f"model.name: found {model.name!r}; allowed: {allowed}, which transformers implements"
+        )
     return _MODELS[model.name]
 
 
@@ -159,11 +161,11 @@ def read_huggingface(folder: epath.PathLike, dtype: str | None = None) -> Export
             built.
     """
     if is_remote(make_path(folder)):
-        raise InteropError(f"{folder}: found a URL; allowed: a folder of this machine")
+        raise InteropError(f"{folder}: found a URL; allowed: a folder on this machine")
     folder = Path(folder)
     path = folder / CONFIG
     try:
-        described = read_json(path, "a folder of a model of Hugging Face's")
+        described = read_json(path, "a folder of a Hugging Face model")
         if DESCRIPTION in described:
             return _with_dtype(read_model(folder), dtype)
         kind = kind_of_folder(described, path)

@@ -55,8 +55,8 @@ class StoredTensors(NamedTuple):
             InteropError: one is missing, unknown, or of another shape.
         """
         for names, what, other in (
-            (shapes.keys() - self.files, "lacks", f"which {described_by} asks for"),
-            (self.files.keys() - shapes, "holds", f"which is no part of what {described_by} describes"),
+            (shapes.keys() - self.files, "lacks", f"which {described_by} requires"),
+            (self.files.keys() - shapes, "holds", f"which {described_by} does not describe"),
         ):
             if names:
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -65,7 +65,7 @@ class StoredTensors(NamedTuple):
             if self.shape(name) != shape:
                 raise InteropError(
                     f"{self.files[name][1]}: tensor {name!r} has shape {list(self.shape(name))}; "
-                    f"{described_by} asks for {list(shape)}"
+                    f"{described_by} requires {list(shape)}"
                 )
 
 
@@ -101,7 +101,7 @@ def _open(path: Path) -> safe_open:
     except FileNotFoundError as error:
         raise InteropError(f"{path}: not found; allowed: all shards that {INDEX} names") from error
     except (SafetensorError, OSError) as error:
-        raise InteropError(f"{path}: is damaged, or no safetensors file ({error})") from error
+        raise InteropError(f"{path}: is damaged, or is not a safetensors file ({error})") from error
 
 
 def _read_index(path: Path) -> dict[str, str]:
@@ -129,5 +129,5 @@ def _check_index(
         if listed.get(name) != found:
             raise InteropError(
                 f"{path}: tensor {name!r} is in {listed.get(name, 'no shard')} by the index, and is in "
-                f"{found}; allowed: an index of the shards beside it"
+                f"{found}; allowed: an index that matches the shards"
             )

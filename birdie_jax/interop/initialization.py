@@ -219,8 +219,8 @@ def read_initial_parameters(
     origin, loaded, found = read(folder, abstract_params, row_axes)
     if not loaded:
         raise ConfigError(
-            f"{field}: found {source}: none of its parameters has name and shape of one of this "
-            "model's; allowed: a model of the same kind"
+            f"{field}: found {source}: no parameter matches one of this model in name and "
+            "shape; allowed: a model of the same kind"
         )
     unwanted = {
         name: f"{found[name]}, {why}"
@@ -234,7 +234,7 @@ def read_initial_parameters(
         if name in found and name not in loaded:
             raise ConfigError(
                 f"{field}: found {source}, whose {name} is {found[name]}; this model's is "
-                f"{_shape(wanted[name])}; allowed: a table that differs in the number of its rows alone"
+                f"{_shape(wanted[name])}; allowed: a table that differs only in its number of rows"
             )
         if name in loaded and (rows := loaded[name].shape[axis]) != wanted[name].shape[axis]:
             loaded[name] = _resize(loaded[name], wanted[name], axis)

@@ -130,7 +130,8 @@ def read_settings(described: dict[str, Any], path: Path) -> Mamba2Settings:
     limit = described.get("time_step_limit", _UNLIMITED[0])
     if limit not in _UNLIMITED:
         raise InteropError(
-            f"{path}: time_step_limit: found {shown(limit)}, which is not built; allowed: {_UNLIMITED[0]}"
+            f"{path}: time_step_limit: found {shown(limit)}, which is not supported; "
+            f"allowed: {_UNLIMITED[0]}"
         )
     derived = {}
     width, expand, features = (described.get(name) for name in ("hidden_size", "expand", "head_dim"))

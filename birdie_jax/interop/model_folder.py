@@ -85,7 +85,7 @@ def _is_there(path: epath.Path) -> bool:
     try:
         return exists(path)
     except OSError as error:
-        raise InteropError(f"{path}: cannot be looked for: {error}") from error
+        raise InteropError(f"{path}: cannot be looked up: {error}") from error
 
 
 WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.model", "README.md"

@@ -186,7 +186,7 @@ def read_settings(described: dict[str, Any], path: Path) -> RecurrentGemmaSettin
     rope = described.get(_ROPE) or {}
     if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
         raise InteropError(
-            f"{path}: {_ROPE}: found {shown(rope)}, which is not built; allowed: rope_type 'default'"
+            f"{path}: {_ROPE}: found {shown(rope)}, which is not supported; allowed: rope_type 'default'"
         )
     # Older files have its settings beside the others.
     described = described | {name: value for name, value in rope.items() if name != "rope_type"}
@@ -290,7 +290,7 @@ def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
     ):
         if found != wanted:
             raise InteropError(
-                f"model.{field}: found {found}; allowed: {wanted}, as transformers' RecurrentGemma has it"
+                f"model.{field}: found {found}; allowed: {wanted}, as in transformers' RecurrentGemma"
             )
     for field, value in (("logit_soft_cap", model.logit_soft_cap), ("attention.window", attention.window)):
         if not value:

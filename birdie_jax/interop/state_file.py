@@ -259,7 +259,8 @@ def read_state(path: epath.Path) -> StoredState:
         kind, version = described["format"], described["format_version"]
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InteropError(
-            f"{path}: is damaged, or no saved state ({type(error).__name__}: {error}); allowed: {_WRITTEN}"
+            f"{path}: is damaged, or is not a saved state ({type(error).__name__}: {error}); "
+            f"allowed: {_WRITTEN}"
         ) from error
     if (kind, version) != (_FORMAT, _VERSION):
         raise InteropError(
@@ -273,7 +274,7 @@ def read_state(path: epath.Path) -> StoredState:
             for name, tensor in tensors
         }
     except (KeyError, ValueError) as error:
-        raise InteropError(f"{path}: is damaged: an array is of no known type ({error})") from error
+        raise InteropError(f"{path}: is damaged: an array has an unknown type ({error})") from error
     found = _checksum(description, arrays)
     if found != description.crc32:
         raise InteropError(

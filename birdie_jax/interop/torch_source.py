@@ -27,7 +27,7 @@ def read_part(name: str) -> str:
             part.stem for part in _FOLDER.glob("*.py") if "\nMIXERS[" in part.read_text("utf-8")
         )
         raise InteropError(
-            f"model.name: found the mixer {name!r}, which is not there in PyTorch; allowed: "
+            f"model.name: found the mixer {name!r}, which has no PyTorch implementation; allowed: "
             f"{', '.join(mixers)}"
         )
     return path.read_text(encoding="utf-8")

@@ -156,8 +156,8 @@ def _check_names(pieces: Iterable[str], name: str) -> None:
     taken = {*_NAMES}.intersection(pieces)
     if taken:
         raise InteropError(
-            f"{name}: found the piece {min(taken)!r}; allowed for a tokenizer.json: pieces that are no "
-            "names of special tokens"
+            f"{name}: found the piece {min(taken)!r}; allowed for a tokenizer.json: pieces that are "
+            "not names of special tokens"
         )
 
 
@@ -205,6 +205,6 @@ def _check(text: str, tokenizer: Tokenizer) -> None:
         found = ids.tolist()
         if found != wanted:
             raise InteropError(
-                f"{tokenizer.name}: as a tokenizer.json it gives {found} for {probe!r}; allowed: a "
-                f"tokenizer whose pieces it can have, which are {wanted}"
+                f"{tokenizer.name}: its tokenizer.json gives {found} for {probe!r}, not {wanted}; "
+                "allowed: a tokenizer that a tokenizer.json can represent"
             )

@@ -84,14 +84,14 @@ def read_weights(
     except FileNotFoundError as error:
         raise InteropError(f"{path}: not found; allowed: a folder that birdie_jax.export wrote") from error
     except (SafetensorError, OSError) as error:
-        raise InteropError(f"{path}: is damaged, or no safetensors file ({error})") from error
+        raise InteropError(f"{path}: is damaged, or is not a safetensors file ({error})") from error
     return tensors
 
 
 def _check_names(path: Path, found: set[str], expected: set[str], described_by: str) -> None:
     for names, what, other in (
-        (expected - found, "lacks", f"which {described_by} asks for"),
-        (found - expected, "holds", f"which is no part of what {described_by} describes"),
+        (expected - found, "lacks", f"which {described_by} requires"),
+        (found - expected, "holds", f"which {described_by} does not describe"),
     ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""

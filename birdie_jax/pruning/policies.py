@@ -44,7 +44,7 @@ class Policy(NamedTuple):
 
 def _layer_scores(layer: ScoredLayer) -> TokenNumbers:
     if layer.scores is None:
-        raise ValueError("policy: the layer has left no scores; allowed: a policy that asks for them")
+        raise ValueError("policy: the layer has no scores; allowed: a policy that requests them")
     return layer.scores
 
 

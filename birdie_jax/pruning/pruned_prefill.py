@@ -255,8 +255,8 @@ def scores_left(model: LanguageModel, settings: PruningSettings, left: Mapping[s
     scores: list[Float[Array, "rows length"]] = jax.tree.leaves(left.get(COLLECTION, {}))
     if len(scores) != 1:
         raise PruningError(
-            f"policy: found {settings.policy!r} for model {model.config.name!r}, whose layers give no "
-            "score of a token; allowed: a policy that asks them for none, or a recurrent model"
+            f"policy: found {settings.policy!r} for model {model.config.name!r}, whose layers do not "
+            "score tokens; allowed: a policy that requires no scores, or a recurrent model"
         )
     return scores[0]
 

@@ -109,8 +109,8 @@ class CellFolder:
             before, now = getattr(found, name), getattr(settings, name)
             if before != now:
                 raise ConfigError(
-                    f"--{flag}: {path} was begun with {name} {before}, found {now}; allowed: the same, or "
-                    "another --output"
+                    f"--{flag}: {path} was started with {name} {before}, found {now}; allowed: the same, "
+                    "or another --output"
                 )
 
     def path(self, parameters_sha256: str, policy: str, keep: float, context: int) -> epath.Path:

@@ -168,7 +168,7 @@ def flow_plot(flow: LayerFlow, name: str) -> str:
     ]
     return draw_curves(
         curves,
-        "part of the prompt, from its begin",
+        "part of the prompt, from its beginning",
         "influence of a token",
         f"Information flow by layer, {name}",
     )

@@ -201,7 +201,7 @@ def test_a_prompt_longer_than_what_the_model_has_learned():
     with pytest.raises(PromptTooLong) as error:
         next(generator.generate_chunks([prompts[0], prompts[4]], [10, 11], [0, 0]))
     assert str(error.value) == (
-        "prompt 2: has 10 tokens, and 11 are to be written; allowed: 20 together, the longest rows that "
+        "prompt 2: has 10 tokens, and the answer up to 11; allowed: 20 together, the longest rows that "
         "gated_ssm_plus has learned"
     )
 

@@ -198,7 +198,7 @@ def test_a_model_without_known_arms_takes_the_name_of_an_objective():
         with pytest.raises(PromptError) as error:
             choose_arm((), name)
         assert str(error.value) == (
-            f"objective: found {name!r}, and what this model was trained on is not known; allowed: one of "
+            f"objective: found {name!r}, and the objectives of this model are unknown; allowed: one of "
             f"{', '.join(WRITTEN)}"
         )
 

@@ -161,8 +161,8 @@ def test_what_cannot_be_read_or_gone_on_with():
     )
     # Two layers of a key and a value of 16 numbers, and a mark, for each token.
     assert refusal(Generator(*small_model("transformer")).read_state, asked) == (
-        "transformer: its state grows by 258 bytes with every token, and is not saved; allowed: a "
-        "recurrent model, whose state has one size"
+        "transformer: its state grows by 258 bytes with each token, and cannot be saved; allowed: a "
+        "recurrent model, whose state has a constant size"
     )
     started = generator.read_state(Prompt(NONE, CONTEXT))
     assert refusal(lambda: next(generator.generate_chunks([asked], [1], [0], states=[started]))) == (

@@ -66,8 +66,8 @@ def test_what_is_refused(folder):
     assert made[0] == 0, made
     cases = {
         (run, book, load, ask): "give either --context_file, a text to read, or --load_state, the state ",
-        (run, save): f"--save_state={state}: is for --context_file, which is not given",
-        (run, "--context_chunk=8", ask): "--context_chunk=8: is for --context_file, which is not given",
+        (run, save): f"--save_state={state}: requires --context_file, which is not given",
+        (run, "--context_chunk=8", ask): "--context_chunk=8: requires --context_file, which is not given",
         (run, book): "give either --prompt, which may be repeated, or --prompt_file",
         (run, f"--context_file={folder / 'empty.txt'}", save): (
             f"{folder / 'empty.txt'}: the prompt is empty (found 0 characters); prefix_lm allows: "

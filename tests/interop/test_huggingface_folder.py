@@ -211,35 +211,43 @@ SETTINGS = [
         {"model_type": "mamba3"},
         "model_type: found 'mamba3'; allowed: 'mamba', 'mamba2', 'gated_del",
     ),
-    ("mamba", {"use_bias": True}, "use_bias: found True, which is not built; allowed: False"),
-    ("mamba", {"hidden_act": "gelu"}, "hidden_act: found 'gelu', which is not built; allowed: 'silu'"),
-    ("mamba", {"ssm_cfg": {"layer": "Mamba2"}}, "ssm_cfg: found {'layer': 'Mamba2'}, which is not built"),
+    ("mamba", {"use_bias": True}, "use_bias: found True, which is not supported; allowed: False"),
+    ("mamba", {"hidden_act": "gelu"}, "hidden_act: found 'gelu', which is not supported; allowed: 'silu'"),
+    (
+        "mamba",
+        {"ssm_cfg": {"layer": "Mamba2"}},
+        "ssm_cfg: found {'layer': 'Mamba2'}, which is not",
+    ),
     (
         "mamba",
         {"intermediate_size": 24},
-        "intermediate_size: found 24; allowed: 16, which others give",
+        "intermediate_size: found 24; allowed: 16, which other fields give",
     ),
     ("mamba", {"hidden_size": "8"}, "hidden_size: found '8'"),
     ("mamba", {"hidden_size": ...}, "hidden_size: missing"),
     ("mamba", {"eos_token_id": None}, "eos_token_id: found None; allowed: the id of the token that ends a"),
     ("mamba", {"vocab_size": 9}, "tokenizer.json has 24 pieces; allowed: from that to 128"),
     ("mamba", {"num_hidden_layers": 0}, "config.model.layers: found 0; allowed"),
-    ("mamba2", {"num_heads": 3}, "num_heads: found 3; allowed: 4, which others give"),
-    ("mamba2", {"time_step_limit": [0.0, 1.0]}, "time_step_limit: found [0.0, 1.0], which is not built;"),
+    ("mamba2", {"num_heads": 3}, "num_heads: found 3; allowed: 4, which other fields give"),
+    (
+        "mamba2",
+        {"time_step_limit": [0.0, 1.0]},
+        "time_step_limit: found [0.0, 1.0], which is not",
+    ),
     (
         "mamba2",
         {"norm_before_gate": True},
-        "norm_before_gate: found True, which is not built; allowed: False",
+        "norm_before_gate: found True, which is not supported; allowed: False",
     ),
     ("mamba2", {"n_groups": 3}, "config.model.mamba2.groups: found 3; allowed: a divisor of the 4 heads"),
-    ("gated_deltanet", {"attn": {"layers": [1]}}, "attn: found {'layers': [1]}, which is not built"),
+    ("gated_deltanet", {"attn": {"layers": [1]}}, "attn: found {'layers': [1]}, which is not supported"),
     (
         "gated_deltanet",
         {"expand_v": 1.5},
         "expand_v: found 1.5; allowed: a whole number times head_dim = 3",
     ),
-    ("gated_deltanet", {"use_gate": False}, "use_gate: found False, which is not built; allowed: True"),
-    ("recurrent_gemma", {"attention_bias": True}, "attention_bias: found True, which is not built;"),
+    ("gated_deltanet", {"use_gate": False}, "use_gate: found False, which is not supported; allowed: True"),
+    ("recurrent_gemma", {"attention_bias": True}, "attention_bias: found True, which is not supported;"),
     ("recurrent_gemma", {"hidden_activation": "silu"}, "hidden_activation: found 'silu', which is not"),
     ("recurrent_gemma", {"embeddings_scale_by_sqrt_dim": False}, "scale_by_sqrt_dim: found False"),
     ("recurrent_gemma", {"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: found {'rope_type':"),
@@ -303,7 +311,7 @@ def test_files_are_refused_by_name(tmp_path):
     refused("model.safetensors.index.json: weight_map: found None; allowed: an object")
     index.write_text(json.dumps(listed))
     (shards / second).write_bytes(b"x" * 99)
-    refused(f"{second}: is damaged, or no safetensors file")
+    refused(f"{second}: is damaged, or is not a safetensors file")
     (shards / second).unlink()
     refused(f"{second}: not found; allowed: all shards")
     index.unlink()

@@ -90,7 +90,7 @@ def test_what_cannot_be_a_source(source, tmp_path):
         with pytest.raises(ConfigError, match=r"which holds no checkpoint; allowed: the workdir of a run"):
             check_source(str(absent), name_checkpoint=False)
     nothing = {"other": target["embedding"]}
-    with pytest.raises(ConfigError, match="none of its parameters has name and shape"):
+    with pytest.raises(ConfigError, match="no parameter matches one of this model in name and shape"):
         read_initial_parameters(str(folder / "run"), nothing, SHA256, {})
 
 

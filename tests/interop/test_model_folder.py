@@ -165,7 +165,7 @@ def test_any_damaged_byte_is_noticed(folder):
         path.write_bytes(bytes(damaged))
         assert str(path) in message_of(folder)
     path.write_bytes(content[:-1])
-    assert "is damaged, or no safetensors file (" in message_of(folder)
+    assert "is damaged, or is not a safetensors file (" in message_of(folder)
 
 
 def damage(folder):

@@ -114,7 +114,7 @@ def test_every_damaged_byte_and_every_missing_end_is_noticed(path):
             read_state(path).state_of(model_of("birdie_ssm", layers=1), IDENTITY)
     for length in range(len(contents)):
         path.write_bytes(contents[:length])
-        with pytest.raises(InteropError, match=r"book\.state: is damaged, or no saved state"):
+        with pytest.raises(InteropError, match=r"book\.state: is damaged, or is not a saved state"):
             read_state(path)
 
 
@@ -154,9 +154,9 @@ def test_what_is_no_state_of_this_model(path):
     refused("not found; allowed: a file that birdie_jax.generate --save_state wrote", path=missing)
     refused("cannot be read: ", path=path.parent)
     path.write_bytes(b"")
-    refused("is damaged, or no saved state (SafetensorError: ")
+    refused("is damaged, or is not a saved state (SafetensorError: ")
     safetensors.numpy.save_file({"state": np.zeros(3)}, path)
-    refused("is damaged, or no saved state (KeyError: ")
+    refused("is damaged, or is not a saved state (KeyError: ")
 
 
 def test_what_a_model_is_known_by():

@@ -322,7 +322,7 @@ def test_the_form_of_prompts_is_that_of_generate():
 
 def test_a_mixer_of_ones_own_is_refused():
     with pytest.raises(
-        InteropError, match=r"found the mixer 'my_models\.gilr', which is not there in PyTorch"
+        InteropError, match=r"found the mixer 'my_models\.gilr', which has no PyTorch implementation"
     ):
         put_together(["my_models.gilr"], "modeling_birdie")
 

@@ -99,7 +99,7 @@ def test_a_folder_of_other_settings_is_refused_by_the_flag(tmp_path):
     assert again.read(found.parameters_sha256, "random", 0.5, 4) == found
     assert again.read(found.parameters_sha256, "random", 0.4, 4) is None
     for name, value, flag in (("windows", 5, "windows"), ("windows_sha256", "c", "text")):
-        with pytest.raises(ConfigError, match=f"--{flag}: .*settings.json was begun with {name}"):
+        with pytest.raises(ConfigError, match=f"--{flag}: .*settings.json was started with {name}"):
             CellFolder(make_path(tmp_path), StudySettings(**settings | {name: value}))
 
 
