@@ -2,11 +2,10 @@
 
     python -m birdie_jax.export --workdir=runs/tiny --output=exported/tiny
 
-The folder has model.safetensors, config.json and tokenizer.model, and a card of the model, README.md;
-`generate --model=DIR` reads it. With
---format=transformers it is one that `transformers` opens without JAX: as a class of its own where it has
-one, of causal Mamba and Mamba-2 (docs/mamba.md) and of Griffin with the constants of RecurrentGemma
-(docs/griffin.md), else with files of PyTorch in the folder (docs/transformers.md).
+The folder has model.safetensors, config.json, tokenizer.model and a model card, README.md.
+`generate --model=DIR` reads it. With --format=transformers, `transformers` opens the folder without JAX. It
+uses its own class for causal Mamba and Mamba-2 (docs/mamba.md) and for Griffin with the constants of
+RecurrentGemma (docs/griffin.md), and PyTorch files in the folder for all others (docs/transformers.md).
 """
 
 from absl import flags, logging
@@ -45,7 +44,7 @@ def _load_model() -> tuple[str, ExportedModel, str]:
     """Return the folder and step of --workdir or --model in words, the model as it is stored, and its card.
 
     Raises:
-        ConfigError: both flags are given, or none; or --step is given with --model.
+        ConfigError: both flags or neither are given, or --step is given with --model.
     """
     if (_WORKDIR.value is None) == (_MODEL.value is None):
         raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))

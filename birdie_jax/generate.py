@@ -1,8 +1,8 @@
 """Answer prompts: `python -m birdie_jax.generate --workdir=runs/tiny --prompt='def main(' --max_tokens=64`.
 
-The prompt is prefilled once, bidirectionally where the model can; the answer is streamed as it is decoded.
-A long context can be read once, and many questions answered from the state after it: --context_file with
---save_state writes it, --load_state takes it up, and prompts are the questions (docs/saved_state.md).
+The command prefills the prompt once, bidirectionally if the model can, and streams the decoded answer.
+To read a long context once and answer many questions, save its state with --context_file and --save_state.
+Then load the state with --load_state and pass the questions as prompts (docs/saved_state.md).
 With --keep the layers read fewer of a prompt's tokens as depth grows (docs/prune.md).
 --prompt_file takes JSONL with a field `prompt` and gives JSONL with a field `generated`. If you stop the
 command and start it again with the same --output, it resumes after the last complete line. Answers go to
@@ -12,7 +12,7 @@ standard output or --output, everything else to standard error.
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before what is imported below starts threads.
+    # Call this before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -169,7 +169,7 @@ def run() -> None:
     context = None if _CONTEXT_FILE.value is None else read_text(locate(_CONTEXT_FILE.value))
     trained = _load_model()
     if architecture_of(trained.model.config).encoder:
-        # Whatever it was trained on, and before anything is compiled.
+        # Check this for every model, before anything is compiled.
         refuse_cache(trained.model.config)
     generator = Generator(
         trained.model,
@@ -212,7 +212,7 @@ def _load_model() -> TrainedModel:
     """Return the model of --workdir or --model.
 
     Raises:
-        PromptError: both flags are given, or none.
+        PromptError: both flags or neither are given.
     """
     if _WORKDIR.value is not None and _MODEL.value is None:
         return model_of_workdir(_WORKDIR.value, _STEP.value, average=_AVERAGE.value)
@@ -222,7 +222,7 @@ def _load_model() -> TrainedModel:
 
 
 def _make_prompts(trained: TrainedModel, arm: Arm, records: Sequence[Record] | None) -> list[Prompt]:
-    """Return --prompt or the prompts of --prompt_file; they are questions where a context precedes them."""
+    """Return --prompt or the prompts of --prompt_file; after a context they are questions."""
     follows = _CONTEXT_FILE.value is not None or _LOAD_STATE.value is not None
     make = make_question if follows else make_prompt
     texts = _PROMPT.value if records is None else [record["prompt"] for record in records]
@@ -240,7 +240,7 @@ def _where(number: int) -> str:
 
 
 def _check_state_flags() -> None:
-    """Check which of the flags of states go together."""
+    """Check that the flags of states agree."""
     if _LOAD_STATE.value is not None and _CONTEXT_FILE.value is not None:
         raise PromptError("give either --context_file, a text to read, or --load_state, a saved state")
     for name, flag in (("save_state", _SAVE_STATE), ("context_chunk", _CONTEXT_CHUNK)):
@@ -249,7 +249,7 @@ def _check_state_flags() -> None:
 
 
 def _check_files() -> None:
-    """Check that what is written overwrites nothing that is read, and can be written."""
+    """Check that the outputs can be written and overwrite no input."""
     read = (("prompt_file", _PROMPT_FILE), ("context_file", _CONTEXT_FILE), ("load_state", _LOAD_STATE))
     outputs = [Output("--output", _OUTPUT.value, "lines")] if _OUTPUT.value is not None else []
     if _SAVE_STATE.value is not None:
@@ -273,7 +273,7 @@ def _choose_arm(trained: TrainedModel, stored: StoredState | None) -> Arm:
 
 
 def _read_context(generator: Generator, trained: TrainedModel, arm: Arm, text: str) -> SavedState:
-    """Read --context_file, and save the state where that is asked for."""
+    """Read --context_file, and save the state if --save_state is given."""
     try:
         prompt = make_context(text, arm.objective, trained.tokenizer)
     except PromptError as error:
@@ -290,7 +290,7 @@ def _read_context(generator: Generator, trained: TrainedModel, arm: Arm, text: s
 
 
 def _max_length(trained: TrainedModel) -> int | None:
-    """Return the limit of a row's tokens: that of the flag, or else of the model."""
+    """Return the limit of a row's tokens: the flag's, or else the model's."""
     if _LENGTH_LIMIT.value is not None:
         return _LENGTH_LIMIT.value
     return max_length_of(trained.model, trained.config)

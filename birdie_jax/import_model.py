@@ -1,11 +1,11 @@
-"""Import a model of Hugging Face's, so that it generates, is evaluated and is fine-tuned here.
+"""Import a Hugging Face model, to generate with it, evaluate it and fine-tune it.
 
     python -m birdie_jax.import_model --source=mamba-130m-hf --output=imported/mamba-130m
 
---source is a folder with config.json, tokenizer.json and safetensors; the models are Mamba's, Mamba-2's
-and Gated DeltaNet's (docs/mamba.md) and RecurrentGemma's (docs/griffin.md). The new folder is one like
-those that birdie_jax.export writes: `generate --model=DIR` and `evaluate --model=DIR` read it, and
-`--config.init.from=DIR` starts from it. Nothing is downloaded.
+--source is a folder with config.json, tokenizer.json and safetensors. It holds a Mamba, Mamba-2 or Gated
+DeltaNet (docs/mamba.md), or a RecurrentGemma (docs/griffin.md). The new folder is like those of
+birdie_jax.export: `generate --model=DIR` and `evaluate --model=DIR` read it, and `--config.init.from=DIR`
+starts from it. The command downloads nothing.
 """
 
 from absl import flags, logging

@@ -1,4 +1,4 @@
-"""The card of an exported model: what it is, how it was made and what it can do, as Markdown."""
+"""The Markdown card of an exported model: its architecture, its training and its scores."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def model_card(
         workdir: the folder of the run.
         model: the model, of one of its checkpoints.
         name: the name of the exported folder.
-        for_transformers: whether `transformers` is to open the folder.
+        for_transformers: whether the folder is for `transformers`.
 
     Raises:
         DataError: the record of the starts is damaged.
@@ -44,7 +44,7 @@ def model_card(
     parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
     tokens = model.step * config.batching.rows * config.batching.length
     parts = [
-        # The one who publishes a model says what others may do with it.
+        # Whoever publishes a model chooses its license.
         f"---\nlibrary_name: {'transformers' if for_transformers else 'birdie-jax'}\nlicense: unknown\n"
         f"tags: [birdie-jax, state-space-model, {config.model.name}]\n---",
         f"# {name}",
@@ -93,7 +93,7 @@ def _settings(config: Config) -> list[tuple[str, str]]:
 def _starts(starts: Sequence[Start]) -> str:
     if not starts:
         return "The run did not record its devices."
-    # Not the names of machines: a card is for others to read.
+    # Omit the names of machines: a card is public.
     rows = [
         (
             start.began,

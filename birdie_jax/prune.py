@@ -8,7 +8,7 @@ start it again with the same output folder, it resumes after the last cell that 
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before what is imported below starts threads.
+    # Call this before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -180,7 +180,7 @@ def _numbers(flag: str, values: Sequence[str], kind: Callable[[str], Number]) ->
     """Return the numbers of a flag, each once.
 
     Raises:
-        ConfigError: there is none, or one is no number.
+        ConfigError: there is none, or one is not a number.
     """
     try:
         found = list(dict.fromkeys(kind(value) for value in values))
@@ -197,7 +197,7 @@ def _load_model() -> TrainedModel:
     """Return the model of --workdir or --model.
 
     Raises:
-        ConfigError: both flags are given, or none.
+        ConfigError: both flags or neither are given.
     """
     if _WORKDIR.value is not None and _MODEL.value is None:
         return model_of_workdir(_WORKDIR.value, _STEP.value)
@@ -214,7 +214,7 @@ def _check_model(trained: TrainedModel, settings: PruningSettings) -> None:
     """Check, before anything is compiled, that a model can be pruned.
 
     Raises:
-        PruningError: its layers give no score of a token, or are other layers than the schedule is for.
+        PruningError: its layers do not score tokens, or the schedule has another number of layers.
     """
     config = trained.model.config
     if architecture_of(config).encoder:
@@ -272,7 +272,7 @@ def _shown_texts(
     settings: PruningSettings,
     policies: Sequence[str],
 ) -> list[ShownText]:
-    """Return what each policy leaves of the first windows, at the smallest share."""
+    """Return the survivors of each policy in the first windows, at the smallest share."""
     contexts = windows.contexts(windows.tokens.shape[1] - windows.continuation)[: _SHOWN.value]
     if not len(contexts):
         return []

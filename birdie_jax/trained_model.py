@@ -1,4 +1,4 @@
-"""A trained model with all that using it takes: from a run's workdir, or from an exported folder."""
+"""A trained model with all that you need to use it, from a run's workdir or an exported folder."""
 
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, SEPARATOR, START
 
 
 class TrainedModel(NamedTuple):
-    """What a run made.
+    """A model that a run has trained.
 
     Attributes:
         folder: the workdir, or the exported folder.
@@ -109,21 +109,21 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
 
     Raises:
         InteropError: a file of it is missing, damaged, or does not fit the others.
-        ConfigError: its config.json describes a mixture that cannot be.
+        ConfigError: its config.json describes an invalid mixture.
     """
     read = read_model(make_path(folder))
     model = _build_here(read.config, read.tokenizer.vocab_size)
     arms = taught_arms(read.config)
-    # Of a folder that was imported they are of the types that they had.
+    # The parameters of an imported folder keep their own types.
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), read.params)
     return TrainedModel(str(folder), read.step, read.config, model, params, read.tokenizer, arms)
 
 
 def prompt_form(config: Config) -> PromptForm:
-    """Return the form that `generate` gives a prompt where no objective is named.
+    """Return the default form that `generate` gives a prompt.
 
     Raises:
-        ConfigError: the configuration describes a mixture that cannot be.
+        ConfigError: the configuration describes an invalid mixture.
     """
     model, arms = config.model, taught_arms(config)
     if architecture_of(model).encoder:
@@ -142,7 +142,7 @@ def prompt_form(config: Config) -> PromptForm:
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:
-    """Return the model with implementations that this machine has, and name those that it has not."""
+    """Return the model with implementations that this machine has, and the names of those it lacks."""
     model = for_platform(config.model, jax.default_backend())
     if model != config.model:
         logging.warning("the model was trained with implementations that this machine does not have")

@@ -1,4 +1,4 @@
-"""Generation: prompts are prefilled once, bidirectionally where the model can, then answers are decoded."""
+"""Generation: prefill prompts once, bidirectionally if the model can, then decode answers."""
 
 from birdie_jax.generation.generator import STOP_TOKENS, Answer, Generator, generate
 from birdie_jax.generation.prompt import Prompt

@@ -17,7 +17,7 @@ from birdie_jax.storage import endless_kind
 from birdie_jax.storage.json_text import RepeatedField, parse_json
 from birdie_jax.text import Tokenizer
 
-# A JSON object: a prompt with whatever else its line says.
+# A JSON object: a prompt and the other fields of its line.
 Record = dict[str, Any]
 
 PROMPT_FIELD = "prompt"
@@ -29,7 +29,8 @@ def read_records(path: Path) -> list[Record]:
     """Return the records of a file: JSON objects with a text in the field `prompt`, one a line.
 
     Raises:
-        PromptError: the file cannot be read, holds no record, or a record cannot be used; names the line.
+        PromptError: the file cannot be read, holds no record, or holds an unusable record. The message
+            names the line.
     """
     if endless := endless_kind(path):
         raise PromptError(f"{path}: found {endless}; allowed: a file, or --prompt_file=/dev/stdin")
@@ -67,9 +68,9 @@ def read_records(path: Path) -> list[Record]:
 
 
 def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
-    """Return how many whole lines an earlier run of the same command has left in `path`.
+    """Return how many whole lines an earlier run of the same command has written to `path`.
 
-    A last line without its end, which an interruption leaves, is cut off.
+    The function cuts off a last line without its end, which an interruption leaves.
 
     Args:
         path: the output file.
@@ -82,7 +83,7 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
     if not path.exists():
         return 0
     if not path.is_file():
-        # What was written before cannot be read from a device or a pipe.
+        # A device or a pipe cannot return earlier lines.
         return 0
     other = f"{path}: exists, and"
     try:
@@ -113,8 +114,8 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
 def to_jsonl(records: Iterable[Record]) -> str:
     """Return records as JSONL, one JSON object a line.
 
-    Text is written as it is, except where it holds half of a character, which JSON can say and UTF-8
-    cannot: such a line is escaped, and is read back as it was.
+    Text is written as it is, unless it holds half of a character, which JSON can express and UTF-8 cannot.
+    Such a line is escaped, and reads back as it was.
     """
     return "".join(_to_line(record) for record in records)
 
@@ -160,7 +161,7 @@ class Answering:
         state: the state that every prompt continues; None = each prompt begins a sample.
         max_tokens: the largest number of tokens of an answer.
         samples: the number of answers to each prompt.
-        first_seed: the random seed of the first answer to each prompt; those after it have the next ones.
+        first_seed: the random seed of the first answer to each prompt; the others have the seeds after it.
         stop_strings: strings; an answer ends before the first of them.
         batch: the largest number of answers that are generated at a time.
     """
@@ -175,7 +176,7 @@ class Answering:
     batch: int
 
     def print_answers(self, prompts: Sequence[Prompt]) -> None:
-        """Stream one answer as it is decoded; print several one after the other, each under its number."""
+        """Stream a single answer as it is decoded; print several answers in turn, each under its number."""
         requests = self._requests(prompts)
         if len(requests) == 1:
             self._generate(requests, lambda _, text: print(text, end="", flush=True))

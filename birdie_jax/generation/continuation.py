@@ -22,12 +22,12 @@ from birdie_jax.models.layout import continued_layout
 from birdie_jax.models.saved_state import SavedState
 from birdie_jax.vocabulary import PADDING
 
-# The activations of a causal read are bounded by it, whatever the length of the text.
+# This bounds the activations of a causal read, for a text of any length.
 _CHUNK_TOKENS = 8192
 
 
 class ContinuationBatch(NamedTuple):
-    """Tokens to read, each row of them at the left end of its row.
+    """Tokens to read, each sequence at the left end of its row.
 
     Attributes:
         tokens: int32, the tokens, with padding to the right.
@@ -43,7 +43,7 @@ class ContinuationBatch(NamedTuple):
 
 
 class OpenSamples(NamedTuple):
-    """The cache after what was read.
+    """The cache after a read.
 
     Attributes:
         cache: the model's cache.
@@ -53,7 +53,7 @@ class OpenSamples(NamedTuple):
 
 
 def continuation_tokens(prompt: Prompt, state: SavedState) -> Int32[np.ndarray, " tokens"]:
-    """Return what is read of a prompt that continues a state: without START where the state has it.
+    """Return the tokens to read of a prompt that continues a state: without START if the state has it.
 
     Raises:
         SavedStateError: the state is one of a target, which no context can follow; or there is no token.
@@ -69,7 +69,7 @@ def continuation_tokens(prompt: Prompt, state: SavedState) -> Int32[np.ndarray, 
 
 
 def opening_tokens(prompt: Prompt) -> Int32[np.ndarray, " tokens"]:
-    """Return what is read of a prompt that begins a state: its context, or all if it has a target prefix.
+    """Return the tokens to read of a prompt that begins a state: its context, or all with a target prefix.
 
     Raises:
         SavedStateError: there is neither.
@@ -81,10 +81,10 @@ def opening_tokens(prompt: Prompt) -> Int32[np.ndarray, " tokens"]:
 
 
 def check_constant_size(model: LanguageModel) -> None:
-    """Check that the model's cache has one size, whatever it has read.
+    """Check that the model's cache has a constant size.
 
     Raises:
-        SavedStateError: it grows, as that of attention without a window.
+        SavedStateError: it grows, such as that of attention without a window.
     """
     if cache_grows(model):
         growth = cache_bytes(model, 2) - cache_bytes(model, 1)
@@ -166,7 +166,7 @@ def continued_fingerprint(state: SavedState, prompt: Prompt) -> int:
     So an answer has the same random numbers whether its prompt was read at once or in two parts.
     """
     tokens = continuation_tokens(prompt, state)
-    # A CRC is affine in what it starts from: zeros in the place of the tokens give the difference.
+    # A CRC is affine in its start value: zeros in place of the tokens give the difference.
     start = state.context_tokens + len(prompt.context)
     zeros = bytes(4 * state.tokens)
     read = state.checksum ^ zlib.crc32(zeros, start) ^ zlib.crc32(zeros, 0)

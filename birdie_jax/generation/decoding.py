@@ -3,8 +3,8 @@
 Prefill is one pass of the model over whole prompts, whose scan runs over the sequence. Decoding is a loop
 on the device with one model step a token, from a state whose size does not grow; it ends when every row is
 done. It is called for a chunk of tokens at a time, with nothing exchanged with the host inside a chunk: a
-callback for every token would make the device wait for the host, and one call for all tokens could not be
-shown, or stopped by a string, before its end. The next chunk is dispatched before the host reads the last.
+callback for every token would make the device wait for the host. One call for all tokens could not show
+text, or stop at a string, before its end. The next chunk is dispatched before the host reads the last.
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ class DecodeSettings(NamedTuple):
         sampling: the rule that chooses tokens.
         chunk_tokens: the largest number of tokens a row that one call of `decode_chunk` gives.
         max_tokens: the largest number of tokens of an answer, for which a growing cache has room.
-        pruning: how prompts are pruned; None = they are not.
+        pruning: the settings of pruning; None = no pruning.
         protected: the largest number of tokens of a prompt that pruning never drops.
     """
 
@@ -173,7 +173,7 @@ def _decode_scanned(
 def _decode_unrolled(
     settings: DecodeSettings, params: PyTree, state: DecodeState, rules: DecodeRules
 ) -> tuple[DecodeState, Int[Array, "rows chunk"]]:
-    """Decode with the layers one after the other, which XLA's CPU compiler needs to copy no parameters."""
+    """Decode with unrolled layers, so that XLA's CPU compiler copies no parameters."""
     model, layout = settings.model, causal_layout(len(state.token), 1)
     layers = unstack_layers(model, params, state.cache)
     few = len(state.token) in FEW_TOKENS

@@ -24,7 +24,7 @@ _Results = TypeVar("_Results")
 def cast_parameters(params: PyTree, policies: PyTree[ParameterPolicy]) -> PyTree:
     """Return `params` in the types of their policies; a model gives the same bits with them.
 
-    A kernel in float32 would be cast to bfloat16 for every token: twice the bytes to read, and as many
+    Otherwise each token would cast a float32 kernel to bfloat16: twice the bytes to read, and as many
     again to write and read.
 
     Args:
@@ -90,7 +90,7 @@ class DevicePrograms:
             room: a static number that it is compiled for.
             function: (params, *arguments) -> results. Leaves of the results below a field called `cache`
                 have their rows on the second axis, all others on the first.
-            arguments: what it is called with, or what has the same shapes and types.
+            arguments: its arguments, or structures of the same shapes and types.
             donate: whether the memory of its first argument is taken for the results.
         """
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments))

@@ -56,13 +56,13 @@ class RemainingTokens:
         self._stops = stops
 
     def take(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """Return of each row of `tokens` [prompts or more, chunk] those that belong to its answer."""
+        """Return the tokens of each row of `tokens` [prompts or more, chunk] that belong to its answer."""
         found = []
         for row in range(len(self.live)):
             new = tokens[row][: self._left[row] if self.live[row] else 0]
             stops = np.flatnonzero(self._stops[new])
             new = new[: stops[0] + 1] if stops.size else new
-            # Padding is never generated: it stands where the row was done.
+            # Padding is never generated: it marks where the row was done.
             new = new[new != PADDING]
             self._left[row] -= len(new)
             self.live[row] &= not stops.size and self._left[row] > 0
@@ -101,7 +101,7 @@ class Generator:
         stop_tokens: the token ids that end an answer.
         max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
         cache_grows: whether the model's cache grows with the tokens that it has read.
-        pruning: how prompts are pruned; None = they are not.
+        pruning: the settings of pruning; None = no pruning.
         times: the counts and seconds of everything that was generated.
         programs: the parameters on the devices, and the functions that are compiled for them.
     """
@@ -131,11 +131,11 @@ class Generator:
             chunk_tokens: the number of tokens decoded for each dispatch of the loop.
             max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
             devices: the devices that answer; None = all that JAX has.
-            pruning: how prompts are pruned; None, or a share of 1 = they are not.
+            pruning: the settings of pruning; None or a share of 1 = no pruning.
 
         Raises:
             ValueError: a stop token is not an id that may be generated.
-            PruningError: the model has attention, or the schedule is for other layers than it has.
+            PruningError: the model has attention, or the schedule has another number of layers.
         """
         end_token = [model.config.end_token] if model.config.end_token else []
         self.model, self.sampling = model, sampling
@@ -150,7 +150,7 @@ class Generator:
         ids = np.arange(model.vocab_size)
         self._stops = np.isin(ids, list(self.stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
-        # What a caller adds to the usual ones, answers may end with, whatever their form.
+        # Answers of any form may end with the stop tokens that a caller adds.
         added = [token for token in self.stop_tokens if token not in STOP_TOKENS]
         self._in_any_form = (ids >= NUM_SPECIAL_TOKENS) | np.isin(ids, added)
         self.times = GenerationTimes()
@@ -159,7 +159,7 @@ class Generator:
         self.programs = DevicePrograms(params, jax.devices() if devices is None else devices, self.times)
 
     def replace_params(self, params: PyTree) -> None:
-        """Generate by other parameters from now on, with the functions that are compiled already."""
+        """Generate with other parameters from now on; the compiled functions stay."""
         self.programs.replace_params(cast_parameters(params, self._policies))
 
     @property
@@ -253,7 +253,7 @@ class Generator:
             stopped = np.zeros(rows, bool)
             stopped[: len(prompts)] = ~remaining.live
             tokens = next_tokens
-            # The next chunk runs while this one is looked at; it does nothing if all rows are done.
+            # The next chunk runs while the host reads this one; it does nothing if all rows are done.
             state, next_tokens = run_decode(programs.params, state, rules, programs.put_rows(stopped))
             found = np.asarray(tokens)
             now = time.monotonic()
@@ -277,8 +277,8 @@ class Generator:
                 of a context that is read in both directions, 8,192 of another.
 
         Raises:
-            SavedStateError: the model's cache grows, there is no token, or the context is read in both
-                directions, for which all of it is needed at once, and `chunk_tokens` is given.
+            SavedStateError: the model's cache grows, there is no token, or `chunk_tokens` is given for a
+                context that is read in both directions, and so at once.
             PromptTooLong: the prompt is longer than the limit.
         """
         check_constant_size(self.model)
@@ -308,11 +308,11 @@ class Generator:
         Args:
             prompt: the prompt.
             max_tokens: the largest number of tokens of the answer.
-            name: what the message calls the prompt.
+            name: the name of the prompt in messages.
             state: the state that the prompt continues; None = it begins a sample.
 
         Raises:
-            PromptTooLong: they are not.
+            PromptTooLong: they exceed the limit.
             SavedStateError: the prompt cannot continue the state.
         """
         prompt = prompt_as_read(prompt, self.model.config, continues=state is not None)
@@ -350,7 +350,7 @@ class Generator:
 
 
 def _checked_pruning(pruning: PruningSettings | None, model: LanguageModel) -> PruningSettings | None:
-    """Return what has to be done of pruning: None where all tokens stay."""
+    """Return the settings of pruning; None if all tokens stay."""
     if pruning is None or all(share == 1 for share in pruning.layer_shares(model.config.layers)):
         return None
     problem = mixer_config(model.config).influence_problem
@@ -375,8 +375,8 @@ def generate(
 ) -> list[Answer]:
     """Return an answer to each prompt, of at most `max_tokens` tokens; all prompts are one batch.
 
-    Arguments are those of `Generator` and its `generate_chunks`. The tests hold for every model that an
-    answer is the one that its prompt gets alone.
+    The arguments are those of `Generator` and `Generator.generate_chunks`. Tests check for every model
+    that a prompt's answer in a batch equals its answer alone.
     """
     generator = Generator(model, params, num_tokens=num_tokens, sampling=sampling, stop_tokens=stop_tokens)
     parts: list[list[np.ndarray]] = [[] for _ in prompts]

@@ -27,7 +27,7 @@ _MIN_CHUNK = 32
 
 
 class Likelihood(NamedTuple):
-    """How likely a continuation is.
+    """The likelihood of a continuation.
 
     Attributes:
         log_likelihood: the natural logarithm of its probability, the sum over its tokens.
@@ -73,7 +73,7 @@ class Scorer:
         """Return the likelihood of each continuation of each prompt.
 
         The prompts are read as one batch, once; each continuation starts from its prompt's cache. For every
-        model the numbers are those of one pass over prompt and continuation, but for rounding.
+        model the numbers equal those of one pass over prompt and continuation, except for rounding.
 
         Args:
             prompts: at least one prompt.
@@ -84,7 +84,7 @@ class Scorer:
             ValueError: there are more or fewer lists of continuations than prompts.
         """
         found = [[Likelihood(0.0, 0, True)] * len(own) for own in continuations]
-        # The longest first, so that those that are read together are of like lengths.
+        # Longest first, so texts of similar lengths are read together.
         orders = [
             sorted((number for number in range(len(own)) if len(own[number])), key=lambda n: -len(own[n]))
             for _, own in zip(prompts, continuations, strict=True)
@@ -158,8 +158,8 @@ class Scorer:
             window: the largest number of tokens that the model reads at a time, without memory of those
                 before; None = the generator's limit where the model has attention, or else no limit.
             stride: the number of targets that each window but the first adds; those before them are read
-                and not scored again. From 1 to `window`; None = `window`. The last window of a text is a
-                whole one all the same.
+                and not scored again. From 1 to `window`; None = `window`. The last window of a text is
+                also a whole one.
             rows: the largest number of windows that are read side by side.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A prompt as tokens, which of them pruning may drop, and prompts as one batch of few possible shapes."""
+"""Prompts as tokens, the tokens that pruning may drop, and batches of few possible shapes."""
 
 import zlib
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Prompt(NamedTuple):
 
     @property
     def tokens(self) -> Int32[np.ndarray, " tokens"]:
-        """What is prefilled: context, start token, target prefix."""
+        """The tokens to prefill: context, start token, target prefix."""
         start = np.array([] if self.start is None else [self.start], np.int32)
         return np.concatenate([self.context, start, self.target_prefix])
 
@@ -43,10 +43,10 @@ class Prompt(NamedTuple):
 
 
 def prompt_as_read(prompt: Prompt, model: ModelConfig, *, continues: bool = False) -> Prompt:
-    """Return what a model reads for a prompt: without a start token if it knows none, and all context.
+    """Return the prompt as a model reads it: without a start token if the model has none.
 
-    Of such a prompt without text the token is what is left that texts begin after. What is read already
-    is returned as it is.
+    If such a prompt has no text, only the token that precedes texts is left. A prompt that has this form
+    already is returned as it is.
 
     Args:
         prompt: the prompt.
@@ -84,9 +84,9 @@ class PaddedPrompts(NamedTuple):
 
 
 def pad_prompts(prompts: Sequence[Prompt], rows: int) -> PaddedPrompts:
-    """Return the prompts as a batch; rows beyond the prompts hold a start token alone.
+    """Return the prompts as a batch; rows beyond the prompts hold only a start token.
 
-    To the left of a prompt padding changes nothing: no state enters the prompt's first token, and the
+    Padding on the left of a prompt changes nothing: no state enters the prompt's first token, and the
     model's cache is that after the last token of every row.
     """
     filler = Prompt(np.empty(0, np.int32), np.empty(0, np.int32))
@@ -123,8 +123,8 @@ def power_of_two(count: int) -> int:
 def prunable_tokens(tokens: TokenIds, segment_ids: TokenIds, bidirectional: TokenMask) -> TokenMask:
     """Return which tokens of prompts, one a row, may be dropped.
 
-    Those are the context. A prompt without one, as of causal_lm, is a target prefix that stands for it:
-    all of its text may be dropped; the start token and other special tokens stay.
+    These are the tokens of the context. If a prompt has no context, as with causal_lm, all of its text may
+    be dropped; the start token and other special tokens stay.
 
     Args:
         tokens: the prompts.
@@ -137,9 +137,9 @@ def prunable_tokens(tokens: TokenIds, segment_ids: TokenIds, bidirectional: Toke
 
 
 def max_protected(prompt: Prompt) -> int:
-    """Return the largest number of tokens of a prompt that `prunable_tokens` and pruning let stay.
+    """Return the largest number of tokens of a prompt that always stay.
 
-    Of a context the first token stays, of a prompt without one the last.
+    The first token of a context stays, or the last token of a prompt without a context.
     """
     prefix = prompt.target_prefix
     if len(prompt.context):

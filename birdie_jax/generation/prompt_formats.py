@@ -1,7 +1,7 @@
 """A user's text as a prompt in the format of one training objective.
 
-Text never gives special tokens, except where an objective's own format has them at places that the user
-chooses; there they are written by their names: [MASK] for a gap, and [START], [END], [CONTEXT] for queries.
+Text never becomes special tokens, unless the objective's own format has them at places that the user
+chooses. Write these by name: [MASK] for a gap, and [START], [END], [CONTEXT] for queries.
 """
 
 import re
@@ -31,7 +31,7 @@ _FORMATS: Registry[PromptFormat] = Registry("objective of a prompt")
 
 
 def prompt_format(*objectives: str) -> Callable[[PromptFormat], PromptFormat]:
-    """Return a decorator that makes a function the prompt format of objectives, given by their names."""
+    """Return a decorator that registers a function as the prompt format of objectives, by their names."""
 
     def register(function: PromptFormat) -> PromptFormat:
         for name in objectives:
@@ -164,7 +164,7 @@ def _format_gaps(text: str, objective: Objective, tokenizer: Tokenizer) -> Promp
             f"the prompt has 0 gaps; {objective.name} allows: text with [MASK] where something is missing"
         )
     numbers = [str(place) if gap[1] is None else gap[1] for place, gap in enumerate(gaps)]
-    # Neither int32 nor Python's own conversion takes any number of digits.
+    # Both int32 and Python's conversion limit the number of digits.
     sentinels = [int(number) for number in numbers if len(number) <= _MAX_DIGITS]
     allowed = len(set(sentinels)) == len(gaps) and max(sentinels) < vocabulary.NUM_SENTINELS
     if not allowed:
@@ -240,15 +240,15 @@ def _as_array(token: int) -> Int32[np.ndarray, " 1"]:
 # the text follows the start token, and the question follows the text. The two parts are tokenized
 # apart.
 
-# The objectives whose prompts are text without places of their own, so that text may follow text.
+# The objectives whose prompts are plain text, so text may follow text.
 CONTINUED = ("prefix_lm", "copying", "deshuffling", "causal_lm")
 
 
 def make_context(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
-    """Return the part of a prompt that a state has read: what `make_prompt` makes of the text.
+    """Return the part of a prompt that a state has read: the text, in the form of `make_prompt`.
 
     Raises:
-        PromptError: the text is empty or no Unicode text, or nothing can follow a text in this format.
+        PromptError: the text is empty or not Unicode, or nothing can follow a text in this format.
     """
     if objective.name not in CONTINUED:
         raise PromptError(
@@ -259,9 +259,9 @@ def make_context(text: str, objective: Objective, tokenizer: Tokenizer) -> Promp
 
 
 def make_question(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
-    """Return the part of a prompt that follows what `make_context` has made: the text without a marker.
+    """Return the part of a prompt that follows the result of `make_context`: the text without a marker.
 
     Raises:
-        PromptError: the text is empty or no Unicode text, or nothing can follow a text in this format.
+        PromptError: the text is empty or not Unicode, or nothing can follow a text in this format.
     """
     return make_context(text, replace(objective, marker=None), tokenizer)

@@ -1,4 +1,4 @@
-"""How the next token is chosen: greedily, or at random among the tokens that the filters leave."""
+"""The choice of the next token: greedy, or random among the tokens that the filters keep."""
 
 import math
 from dataclasses import dataclass
@@ -91,8 +91,8 @@ def filter_logits(logits: Scores, sampling: Sampling) -> Scores:
 def _threshold_score(scores: Scores, weights: Scores, min_weight: float | int) -> Float[Array, "rows 1"]:
     """Return the greatest score such that the tokens with at least that score weigh `min_weight` or more.
 
-    Found by bisection over all floats, in 32 sums over the vocabulary, where a sort would order all of it
-    for every token. Minus infinity if all tokens together weigh less.
+    Bisection over all floats takes 32 sums over the vocabulary; a sort would order all of it for every
+    token. The result is minus infinity if all tokens together weigh less.
     """
     bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
     # As integers, negative floats come in reverse order.
@@ -126,7 +126,7 @@ def sample_tokens(
         allowed: true on the tokens that may be chosen in each row.
         keys: the random key of each row's whole answer.
         indices: the index within the answer of the token to choose. A row's token depends on its own
-            logits, key and index alone, so that neither other rows nor the division into chunks change it.
+            logits, key and index alone: neither other rows nor the division into chunks change it.
         sampling: the rule.
     """
     logits = jnp.where(allowed, logits, _EXCLUDED)

@@ -1,7 +1,7 @@
-"""The three compiled functions of scoring: prompts are read, choices after them, and texts by chunks.
+"""The three compiled functions of scoring: they read prompts, choices after prompts, and texts in chunks.
 
-What they read is given, so that all tokens of a call are one pass of the model. Logits exist for a few
-positions at a time (`token_losses`), never for [rows, length, vocab].
+The tokens are given, so all tokens of a call take one pass of the model. Logits exist for a few positions
+at a time (`token_losses`), never for [rows, length, vocab].
 """
 
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,7 @@ _LOSS_POSITIONS = 2048
 
 
 class PromptState(NamedTuple):
-    """What is left of prompts that were read.
+    """The state after prompts.
 
     Attributes:
         cache: the model's cache after the last token of each row.
@@ -93,7 +93,7 @@ def score_choices(
     Args:
         model: the language model.
         params: the model's parameters.
-        state: what is left of the prompts.
+        state: the state after the prompts.
         tokens: the tokens of the choices, with padding to their right.
         lengths: the number of tokens of each choice.
     """

@@ -11,7 +11,7 @@ from birdie_jax.models.saved_state import SavedState
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
-# What stands for bytes that are not, or not yet, a character.
+# The replacement for bytes that are not, or not yet, a character.
 _REPLACEMENT = "\ufffd"
 
 
@@ -43,7 +43,7 @@ class TextStream:
         return "".join(parts)
 
     def finish(self) -> str:
-        """Return what was held back: no token follows."""
+        """Return the text that was held back; no token follows."""
         return self._flush()
 
     def _new_text(self) -> str:
@@ -52,7 +52,7 @@ class TextStream:
 
     def _flush(self) -> str:
         text = self._new_text()
-        # Pieces that gave no text, such as a space at the very beginning, may still matter to the next.
+        # Pieces without text, such as a space at the very beginning, may still change the next piece.
         self._context = self._held if text else self._context + self._held
         self._held = []
         return text
@@ -92,7 +92,7 @@ class StopStrings:
         return text[: len(text) - held]
 
     def finish(self) -> str:
-        """Return what was held back: no text follows."""
+        """Return the text that was held back; no text follows."""
         held, self._held = self._held, ""
         return held
 
@@ -144,7 +144,7 @@ class _UnfinishedAnswer:
         return self._parts[-1]
 
     def finish(self) -> str:
-        """Return what was held back."""
+        """Return the text that was held back."""
         rest = ""
         if self._stops.found is None:
             rest = self._stops.push(self._stream.finish()) + self._stops.finish()

@@ -1,4 +1,4 @@
-"""How long generation took, and how much memory its cache takes."""
+"""The time of generation, and the memory of its cache."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -59,13 +59,13 @@ def test_a_state_answers_as_the_whole_prompt_does(folder):
 
 
 @pytest.mark.slow
-def test_what_is_refused(folder):
+def test_invalid_flags_are_refused(folder):
     run, book, state = f"--workdir={folder / 'run'}", f"--context_file={folder / 'book.txt'}", folder / "s"
     ask, save, load = "--prompt=abc", f"--save_state={state}", f"--load_state={state}"
     (made,) = run_commands([("generate", run, book, save)])
     assert made[0] == 0, made
     cases = {
-        (run, book, load, ask): "give either --context_file, a text to read, or --load_state, the state ",
+        (run, book, load, ask): "give either --context_file, a text to read, or --load_state, a saved ",
         (run, save): f"--save_state={state}: requires --context_file, which is not given",
         (run, "--context_chunk=8", ask): "--context_chunk=8: requires --context_file, which is not given",
         (run, book): "give either --prompt, which may be repeated, or --prompt_file",
