@@ -1,4 +1,4 @@
-"""By what score tokens are kept: influence, and the policies that it is set against."""
+"""The scores that decide which tokens stay: influence, and its baselines."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,13 +13,12 @@ from birdie_jax.registry import Registry
 
 
 class ScoredLayer(NamedTuple):
-    """What a policy knows of a layer after which tokens are dropped.
+    """The inputs of a policy, from the layer after which tokens are dropped.
 
     Attributes:
         tokens: the tokens that the layer has read.
-        share: the share of each sample's first tokens that the next layer reads.
-        scores: what the layer itself says of each token, by the norm that the policy asks for; None where
-            it asks for none.
+        share: the share of each sample's original tokens that the next layer reads.
+        scores: the layer's score of each token, by the norm of the policy; None if the policy has no norm.
         keys: a random key for each row and layer.
     """
 
@@ -49,11 +48,11 @@ def _layer_scores(layer: ScoredLayer) -> TokenNumbers:
 
 
 def _evenly(layer: ScoredLayer) -> TokenNumbers:
-    """Return 1 for as many survivors as are kept, evenly spaced, the last one among them; 0 for others."""
+    """Return 1 for evenly spaced survivors, the last token among them, and 0 for others."""
     tokens = layer.tokens
     position = _survivors(tokens) - 1 - ranks(tokens, tokens.index.astype(jnp.float32))
     count, quota = _survivors(tokens), quotas(tokens, layer.share)
-    # Whole numbers, so that exactly `quota` of the steps from one to the next are taken.
+    # Whole numbers ensure that exactly `quota` steps are taken.
     taken = (position + 1) * quota // jnp.maximum(count, 1) > position * quota // jnp.maximum(count, 1)
     return taken.astype(jnp.float32)
 

@@ -1,8 +1,8 @@
 """A pass over packed rows of training in which each sample's tokens leave as depth grows (Simba, A.3).
 
-Unlike a prompt's, the share that stays is a sample's own, and drawn: it is a number of the program, not a
-shape. So every layer reads as many positions as a row has, which the sample that keeps all may need, and
-what the others drop becomes padding. All layers are one compiled body, like those of the dense pass.
+Each sample draws its own share. The share is a value of the program, not a shape, unlike that of a prompt.
+So every layer reads all positions of a row, which a sample that keeps all needs; dropped tokens become
+padding. All layers are one compiled body, like those of the dense pass.
 """
 
 from functools import partial
@@ -36,13 +36,13 @@ from birdie_jax.pruning.settings import SCHEDULES, PruningSettings
 
 
 class _LayerInputs(NamedTuple):
-    """What differs from layer to layer; the leading axis of each array is that of the layers.
+    """The inputs that differ by layer; the leading axis of each array is that of the layers.
 
     Attributes:
         params: the parameters of the block.
         share: for each token of the whole row, the share of its sample that the next layer reads.
         number: the number of the layer.
-        dropout_keys: the keys of dropout; None: there is none.
+        dropout_keys: the keys of dropout; None = no dropout.
     """
 
     params: PyTree[Array]
@@ -59,12 +59,12 @@ def encode_pruned(  # noqa: PLR0917
     row_keys: Key[Array, " rows"],
     settings: PruningSettings,
 ) -> tuple[Activations, PackedTokens]:
-    """Read packed rows, and return what the head reads of the tokens that the last layer has read.
+    """Read packed rows, and return the head's inputs for the tokens that the last layer has read.
 
-    Gradients flow through the tokens that stay. Which ones stay has none.
+    Gradients flow through the tokens that stay. The choice of these tokens has no gradient.
 
     Args:
-        model: a model without attention, whose layers can say which tokens matter; or which are not asked.
+        model: a model without attention; its layers must give scores if the policy requires them.
         params: its parameters.
         batch: the packed rows; every token of a sample but its last one, and its first one where the
             settings say so, may be dropped.
@@ -77,7 +77,7 @@ def encode_pruned(  # noqa: PLR0917
         its right end, in their order, and padding before them.
 
     Raises:
-        PruningError: the model's layers give no scores, and the policy asks for them.
+        PruningError: the policy requires scores, and the model's layers give none.
     """
     config = model.config
     layout = batch_layout(batch)
@@ -110,7 +110,7 @@ def _pruned_layer(
     rows: PrunedRows,
     given: _LayerInputs,
 ) -> tuple[PrunedRows, None]:
-    """Run a layer on what is left, and return what the next one reads."""
+    """Run a layer on the remaining tokens, and return the inputs of the next one."""
     norm = settings.asked_norm
     layout = scored_layout(rows.tokens, settings, norm)
     block: Any = Block(model.config)

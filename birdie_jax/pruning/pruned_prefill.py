@@ -32,17 +32,17 @@ from birdie_jax.pruning.samples import (
 )
 from birdie_jax.pruning.settings import PruningSettings, kept_tokens
 
-# Where flax puts what it is asked to capture.
+# The collection in which flax stores captured intermediates.
 _CAPTURED = "intermediates"
 
 
 class LayerTrace(NamedTuple):
-    """What a layer has computed.
+    """The results of a layer.
 
     Attributes:
         output: the residual stream after the block.
         mixed: the output of the block's sequence mixer.
-        influence: the influence of each token, as a share of the l2 norm of what all of them bring to the
+        influence: the influence of each token, as a share of the l2 norm of all contributions to the
             anchor.
     """
 
@@ -52,12 +52,12 @@ class LayerTrace(NamedTuple):
 
 
 class PrunedLayer(NamedTuple):
-    """What a layer has read.
+    """The tokens that a layer has read.
 
     Attributes:
         index: the place in the row of each token that it has read, in ascending order within a sample.
         segment_ids: the sample of each of them, 0 on padding.
-        trace: what it has computed of them; None where that is not asked for.
+        trace: its results for them; None = not traced.
     """
 
     index: TokenIds
@@ -105,7 +105,7 @@ def prompt_anchors(segment_ids: TokenIds) -> TokenMask:
 def protected_tokens(
     segment_ids: TokenIds, prunable: TokenMask, anchors: TokenMask, *, keep_first: bool
 ) -> TokenMask:
-    """Return which tokens always stay: those not prunable, the anchor and, if asked for, the first."""
+    """Return which tokens always stay: those not prunable, the anchor and, by the settings, the first."""
     protected = ~prunable | anchors
     if keep_first:
         left = jnp.concatenate([jnp.zeros_like(segment_ids[:, :1]), segment_ids[:, :-1]], axis=1)
@@ -136,24 +136,24 @@ def pruned_hidden(
     protected: int,
     traced: bool = False,
 ) -> tuple[Activations, Cache, list[PrunedLayer]]:
-    """Read one prompt a row, and return what the head reads, the cache, and which tokens each layer read.
+    """Read one prompt a row; return the head's inputs, the cache, and the tokens that each layer read.
 
     Args:
-        model: a model without attention, whose layers can say which tokens matter; or which are not asked.
+        model: a model without attention; its layers must give scores if the policy requires them.
         params: its parameters.
         prompts: the prompts.
-        cache: what decoding carries, new.
+        cache: a new cache.
         settings: the settings of pruning.
         protected: the largest number of tokens of a prompt that always stay.
-        traced: whether what each layer has computed is returned too.
+        traced: whether to return the results of each layer too.
 
     Returns:
         The hidden states of the last layer's tokens, the row's last one at its right end; the cache after
         them; and for each layer the tokens that it has read.
 
     Raises:
-        PruningError: the model's layers give no scores, and the policy asks for them; or traces are asked
-            for, whose scores are others than those of the settings.
+        PruningError: the policy requires scores, and the model's layers give none; or `traced` is true,
+            and the scores of traces differ from those of the settings.
     """
     layers, length = model.config.layers, prompts.tokens.shape[1]
     anchors = prompt_anchors(prompts.segment_ids)
@@ -189,7 +189,7 @@ def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings
 
     Args:
         rows: the rows after a layer.
-        scored: what is known of it.
+        scored: the layer's inputs to the policy.
         settings: the settings of pruning.
         count: the positions of a row that the next layer reads.
     """
@@ -201,7 +201,7 @@ def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings
 
 
 class _BlockRun(NamedTuple):
-    """What a block gives: its output, its mixer's, the scores that it was asked for, and its cache."""
+    """The results of a block: its output, its mixer's output, the requested scores, and its cache."""
 
     x: Activations
     mixed: Activations
@@ -217,7 +217,7 @@ def _run_block(  # noqa: PLR0917
     settings: PruningSettings,
     norm: str | None,
 ) -> _BlockRun:
-    """Run a layer on what is left, and ask it for scores by a norm; None: it is not asked."""
+    """Run a layer on the remaining tokens, with scores by a norm; None = no scores."""
     layout = scored_layout(rows.tokens, settings, norm)
     block: Any = Block(model.config)
     (x, cache), left = block.apply(
@@ -233,7 +233,7 @@ def _run_block(  # noqa: PLR0917
 
 
 def scored_layout(tokens: PackedTokens, settings: PruningSettings, norm: str | None) -> Layout:
-    """Return the layout of what is left, which asks a layer for scores by a norm; None: for none."""
+    """Return the layout of the remaining tokens, which requests scores by a norm; None = no scores."""
     layout = packed_layout(tokens.segment_ids, tokens.bidirectional)
     if norm is None:
         return layout
@@ -242,12 +242,12 @@ def scored_layout(tokens: PackedTokens, settings: PruningSettings, norm: str | N
 
 
 def scores_left(model: LanguageModel, settings: PruningSettings, left: Mapping[str, Any]) -> TokenNumbers:
-    """Return the scores that a layer which was asked for them has left.
+    """Return the scores that a layer has computed.
 
     Args:
         model: the language model.
         settings: the settings of pruning.
-        left: the variables that the layer has left, by their collections.
+        left: the variables of the layer's call, by collection.
 
     Raises:
         PruningError: there are none.
@@ -262,10 +262,10 @@ def scores_left(model: LanguageModel, settings: PruningSettings, left: Mapping[s
 
 
 def check_traced(settings: PruningSettings) -> None:
-    """Check that the scores of traces put tokens in the order of the settings.
+    """Check that the scores of traces order tokens as the settings do.
 
     Raises:
-        PruningError: they do not; or, of both directions, need not.
+        PruningError: they do not, or with both directions may not.
     """
     found = (settings.asked_norm, settings.directions)
     if found not in {(None, "forward"), ("absolute", "forward")}:
@@ -281,6 +281,6 @@ def layer_keys(seed: int, keys: Key[Array, " rows"], layer: int | Array) -> Key[
 
 
 def finish(model: LanguageModel, params: PyTree, x: Activations) -> Activations:
-    """Return what the head's table is multiplied with, for the residual stream after the last layer."""
+    """Return the inputs of the head's table, from the residual stream after the last layer."""
     normalised = cast(Array, model.apply({"params": params}, x, method=LanguageModel.normalise))
     return cast(Array, model.apply({"params": params}, normalised, method=LanguageModel.transform))

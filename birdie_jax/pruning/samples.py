@@ -1,4 +1,4 @@
-"""Which tokens of packed rows are kept, and the rows of them that the next layer reads."""
+"""The tokens of packed rows that stay, and the rows of them that the next layer reads."""
 
 from typing import NamedTuple
 
@@ -56,8 +56,8 @@ def samples_sum(values: Shaped[Array, "rows length"], segment_ids: TokenIds) -> 
 def quotas(tokens: PackedTokens, share: float | TokenNumbers) -> TokenIds:
     """Return for each token how many prunable tokens its sample keeps.
 
-    A sample keeps the nearest number to its share of all of its first tokens, the protected ones among
-    them, and those in any case.
+    A sample keeps the nearest number to its share of all its original tokens. Protected tokens count, and
+    always stay.
     """
     kept = jnp.floor(share * tokens.sample_tokens + 0.5).astype(jnp.int32)
     return jnp.maximum(kept - samples_sum(tokens.protected, tokens.segment_ids), 0)
@@ -85,16 +85,16 @@ def kept_mask(tokens: PackedTokens, score: TokenNumbers, share: float | TokenNum
     Args:
         tokens: the tokens that this layer has read.
         score: the score of each.
-        share: the share of a sample's first tokens that is kept; one, or one for each token of a sample.
+        share: the share of a sample's original tokens to keep; one, or one for each token of a sample.
     """
     chosen = tokens.prunable & (ranks(tokens, score) < quotas(tokens, share))
     return (tokens.segment_ids > 0) & (tokens.protected | chosen)
 
 
 def gather_order(kept: TokenMask, count: int) -> Int[Array, "rows kept"]:
-    """Return the places of `count` tokens of each row: those that are kept, in order, at its right end.
+    """Return the places of `count` tokens of each row: the kept tokens, in order, at its right end.
 
-    What is left of the room is filled on the left with tokens that are not kept.
+    Tokens that are not kept fill the left of the row.
     """
     index = jnp.broadcast_to(jnp.arange(kept.shape[1], dtype=jnp.int32)[None], kept.shape)
     return jnp.lexsort((index, kept), axis=-1)[:, kept.shape[1] - count :]

@@ -34,7 +34,7 @@ SCHEDULES: Mapping[str, Callable[[Share, int], tuple[Share, ...]]] = MappingProx
 
 
 def check_shares(shares: Sequence[float], layers: int) -> str | None:
-    """Return what is allowed in the place of a schedule of one's own; None where it is one."""
+    """Return the allowed values if `shares` is not a valid schedule, else None."""
     falling = all(one >= other for one, other in pairwise(shares))
     if len(shares) == layers and shares[0] == 1 and falling and shares[-1] > 0:
         return None
@@ -49,11 +49,11 @@ def kept_tokens(share: float, tokens: int, protected: int = 1) -> int:
         tokens: the number of the sample's tokens.
         protected: the number of them that are never dropped.
     """
-    # Of two that are equally near the larger, as `samples.kept_mask` has it.
+    # A tie rounds up, as in `samples.kept_mask`.
     return max(protected, int(share * tokens + 0.5))
 
 
-# Norms that a policy or a picture asks for by itself.
+# Norms that only policies and plots request.
 _OTHER_NORMS = ("entry", "relative")
 
 
@@ -64,7 +64,7 @@ class PruningSettings:
     Attributes:
         keep: the share of a prompt's tokens that the schedule ends with, above 0; 1 prunes nothing.
         policy: the name of the rule that chooses the tokens to keep.
-        schedule: the name of the schedule, "linear" or "constant"; without meaning where `shares` is given.
+        schedule: the name of the schedule, "linear" or "constant"; ignored if `shares` is given.
         shares: the share of the tokens that enters each layer; empty = by `schedule`.
         norm: how channels become a score: "absolute", "signed" or "l2".
         readout: "gated", by the output gate at the last token; or "state", for questions that come later.
@@ -84,7 +84,7 @@ class PruningSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check each setting by itself.
+        """Check each setting.
 
         Raises:
             PruningError: one is not allowed.
@@ -139,8 +139,8 @@ def parse_pruning(keep: float, settings: Sequence[str]) -> PruningSettings:
     """Return the settings of a command.
 
     Args:
-        keep: the share that is kept at the end.
-        settings: NAME=VALUE each; of a schedule of one's own the shares are joined by commas.
+        keep: the share at the end of the schedule.
+        settings: NAME=VALUE each; commas join the values of `shares`.
 
     Raises:
         PruningError: a setting is unknown, given twice, or has a value that is not allowed.

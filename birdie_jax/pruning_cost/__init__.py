@@ -1,1 +1,1 @@
-"""What pruning costs a trained model on held-out text, measured, drawn and written: the verb `prune`."""
+"""The command `prune`: measure and plot the cost of pruning for a trained model on held-out text."""

@@ -1,4 +1,4 @@
-"""What was measured: a file for each model, policy, share and length of context; whole or absent.
+"""Measurements: a file for each model, policy, share and length of context; whole or absent.
 
 Mean losses and paired differences of cells have bootstrap intervals by document.
 """
@@ -31,17 +31,17 @@ def outputs_below(root: epath.Path) -> list[Output]:
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What has to be the same for all cells of an output folder.
+    """The settings that all cells of an output folder share.
 
     Attributes:
         format_version: the version of this format.
         parameters_sha256: the hash of the parameters of the model that is pruned.
-        objective: the name of the arm in whose form contexts are read.
+        objective: the name of the arm that gives contexts their form.
         windows_sha256: the hash of the windows' tokens.
         windows: the number of windows.
         longest_context: the longest context of the windows.
         continuation: the number of tokens that are scored.
-        pruning: the settings of pruning but share and policy, as they were given.
+        pruning: the settings of pruning except share and policy, as given.
     """
 
     format_version: int
@@ -92,10 +92,10 @@ class CellFolder:
     """
 
     def __init__(self, root: epath.Path, settings: StudySettings):
-        """Claim a folder for measurements of one kind; those that are there already are gone on with.
+        """Claim a folder for measurements of one kind; existing ones are reused.
 
         Raises:
-            ConfigError: it holds others; the message names the flag that differs.
+            ConfigError: it holds measurements of another kind; the message names the flag that differs.
         """
         self.root = root
         if not is_remote(root):
@@ -119,10 +119,10 @@ class CellFolder:
         return self.root / _CELLS / name
 
     def read(self, parameters_sha256: str, policy: str, keep: float, context: int) -> Cell | None:
-        """Return a cell; None where it is not measured yet.
+        """Return a cell; None if it is not measured yet.
 
         Raises:
-            ConfigError: its file is none that this command writes.
+            ConfigError: this command did not write its file.
         """
         path = self.path(parameters_sha256, policy, keep, context)
         return _read(path, Cell) if exists(path) else None
@@ -132,7 +132,7 @@ class CellFolder:
         write_json(self.path(cell.parameters_sha256, cell.policy, cell.keep, cell.context), to_plain(cell))
 
 
-# What is compared, in this order, and the flag that decides it.
+# The compared settings, in this order, and their flags.
 _FLAGS = {
     "format_version": "output",
     "parameters_sha256": "workdir",
@@ -154,13 +154,13 @@ def _read(path: epath.Path, kind: type):
     return parse_typed(kind, value, str(path), ConfigError)
 
 
-# What the other policies are set against.
+# The policy that others are compared with.
 INFLUENCE = "influence"
 
 
 @dataclass(frozen=True)
 class CellSummary:
-    """What a cell says.
+    """The summary of a cell.
 
     Attributes:
         model: the folder and step of the model.
@@ -169,8 +169,8 @@ class CellSummary:
         context: the number of tokens of a context.
         loss: the mean loss, nats a token.
         from_dense: the loss minus that of the first model where nothing is dropped, window by window.
-        from_influence: the loss minus that by influence at the same share; None of influence itself, of
-            what is dense, and where influence was not measured.
+        from_influence: the loss minus that of influence at the same share; None for influence itself, for
+            dense cells, and if influence was not measured.
         paper_flops: the FLOPs of reading a context, in the unit of Simba.
         executed_flops: the FLOPs of the matrix products of the compiled program that reads it.
     """
@@ -189,7 +189,7 @@ class CellSummary:
 def summarise_cells(
     cells: Sequence[Cell], documents: Int[np.ndarray, " windows"], seed: int = 0
 ) -> list[CellSummary]:
-    """Return what each cell says, those of a length of context together.
+    """Return the summary of each cell, grouped by length of context.
 
     Args:
         cells: the cells; the first model's dense ones among them, at each length.
@@ -287,11 +287,11 @@ def table_rows(summaries: Sequence[CellSummary]) -> list[list[str]]:
 
 
 def cells_table(summaries: Sequence[CellSummary]) -> str:
-    """Return the table for the terminal, with the model's name where there are several."""
+    """Return the table for the terminal, with the model's name if there are several."""
     several = len({one.model for one in summaries}) > 1
     lines = [[*row[1:], row[0]] if several else row[1:] for row in (list(COLUMNS), *table_rows(summaries))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    # Names stand at the left of their columns, numbers at the right.
+    # Names are left-aligned, numbers right-aligned.
     names = (0, len(COLUMNS) - 1)
     return "\n".join(
         "  ".join(

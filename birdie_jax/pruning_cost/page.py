@@ -1,4 +1,4 @@
-"""The page of what pruning costs: plots, the table and the texts, one HTML file without outside names."""
+"""The page on the cost of pruning: plots, table and texts, in one HTML file without external references."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from birdie_jax.reporting.svg import (
 
 _SIZE = (5.6, 3.4)
 _MEGA = 1e6
-# Nats a token: thousandths of one do not look like a cliff.
+# Nats a token: differences of thousandths look small.
 _LEAST_LOSS_SPAN = 0.1
 
 
@@ -55,10 +55,10 @@ def draw_curves(
 
     Args:
         curves: at least one curve.
-        x_label: what x is.
-        y_label: what y is.
+        x_label: the label of x.
+        y_label: the label of y.
         label: the description for screen readers.
-        least_span: what the y axis spans at least.
+        least_span: the minimum span of the y axis.
     """
     figure, axes = labelled_axes(_SIZE, x_label, y_label)
     tooltips = []
@@ -154,7 +154,7 @@ def loss_by_context(summaries: Sequence[CellSummary], keep: float) -> str:
 
 
 def flow_plot(flow: LayerFlow, name: str) -> str:
-    """Return influence by part of the prompt, a curve a layer, the dark ones the upper (Figure 5)."""
+    """Return influence by part of the prompt (Figure 5): a curve a layer, darker for upper layers."""
     layers, bins = flow.flow.shape
     shades = np.linspace(90, 10, layers).astype(int)
     curves = [
@@ -212,8 +212,8 @@ class FlowPictures:
 
     Attributes:
         keep: the share of the pruned pass.
-        dense: the flow where all layers read all tokens.
-        pruned: the flow where they do not.
+        dense: the flow without pruning.
+        pruned: the flow with pruning.
     """
 
     keep: float
@@ -223,11 +223,11 @@ class FlowPictures:
 
 @dataclass(frozen=True)
 class PageHeading:
-    """What the page is about.
+    """The subject of the page.
 
     Attributes:
         name: the name of the model.
-        description: what was measured, in a sentence.
+        description: the measurement, in a sentence.
         layers: the number of layers of the model.
     """
 
@@ -245,10 +245,10 @@ def render_page(
     """Return the HTML of the page.
 
     Args:
-        heading: what the page is about.
-        summaries: what the cells say.
+        heading: the subject of the page.
+        summaries: the summaries of the cells.
         texts: the texts to show.
-        flow: the flow through the layers; None: it was not measured.
+        flow: the flow through the layers; None = not measured.
     """
     contexts = sorted({one.context for one in summaries})
     shares = sorted({one.keep for one in summaries if one.policy != DENSE}, reverse=True)

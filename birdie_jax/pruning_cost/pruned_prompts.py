@@ -1,7 +1,7 @@
-"""Prompts of windows as rows of one length, and what compiled programs measure of them.
+"""Prompts of windows as rows of one length, and compiled programs that measure them.
 
-That is the loss of what follows, information flow and redundancy by layer, dense and pruned (Simba,
-Figures 2 and 5, appendix A.2), and which tokens survive, as text.
+The programs measure the loss of the continuation, the information flow and the redundancy by layer, dense
+and pruned (Simba, Figures 2 and 5, appendix A.2). They also return the surviving tokens as text.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ PREFIX_LM, CAUSAL_LM = "prefix_lm", "causal_lm"
 
 
 class ContinuationLosses(NamedTuple):
-    """What reading and scoring some windows has given.
+    """The results of reading and scoring some windows.
 
     Attributes:
         losses: float64 [windows], the mean loss of a continuation's tokens, nats.
@@ -87,14 +87,14 @@ def make_rows(
 
 def protected_count(rows: PromptRows, settings: PruningSettings) -> int:
     """Return the largest number of tokens of a row that are never dropped."""
-    assert rows.prunable is not None  # `make_rows` says it
+    assert rows.prunable is not None  # As in `make_rows`.
     anchors = prompt_anchors(rows.segment_ids)
     kept = protected_tokens(rows.segment_ids, rows.prunable, anchors, keep_first=settings.keep_first)
     return int(kept.sum(axis=1).max())
 
 
 class PrunedScorer:
-    """A model that reads pruned contexts and scores what follows them, on one device.
+    """A model that reads pruned contexts and scores their continuations, on one device.
 
     Attributes:
         model: the language model.
@@ -139,7 +139,7 @@ class PrunedScorer:
         found, count = [], continuations.shape[1]
         flops = 0.0
         for first in range(0, len(contexts), self._rows):
-            # The last rows are filled up, so that one program is compiled.
+            # Pad the last rows, so only one program compiles.
             numbers = np.minimum(np.arange(first, first + self._rows), len(contexts) - 1)
             read = self._read_program(
                 settings, make_rows(self._objective, contexts[numbers], numbers), count
@@ -157,7 +157,7 @@ class PrunedScorer:
     def _read_program(
         self, settings: PruningSettings | None, rows: PromptRows, room: int
     ) -> "_ReadProgram":
-        """Return the program that reads such rows, with what it is called with."""
+        """Return the program that reads such rows, with its arguments."""
         name = f"read {settings}"
         if settings is None:
             batch = PromptBatch(rows.tokens, rows.bidirectional, rows.segment_ids)
@@ -208,7 +208,7 @@ BINS = 5
 
 @dataclass(frozen=True)
 class LayerFlow:
-    """What the layers of one pass do with tokens, means over windows.
+    """The effect of the layers of one pass on tokens, as means over windows.
 
     Attributes:
         flow: for each layer and each of `BINS` equal parts of the prompt, the mean influence of a token
@@ -313,9 +313,9 @@ def layers_that_read(
 
 
 def read_parts(tokenizer: Tokenizer, tokens: Sequence[int], layers: Sequence[int]) -> list[ReadPart]:
-    """Return the text of tokens, those of equal numbers of layers side by side as one part.
+    """Return the text of tokens; adjacent tokens with equal numbers of layers form one part.
 
-    A character of several tokens is of the last of them.
+    A character of several tokens belongs to the last of them.
     """
     stream, parts = TextStream(tokenizer), []
     texts = [stream.push([token]) for token in tokens]

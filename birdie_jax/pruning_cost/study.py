@@ -1,4 +1,4 @@
-"""The study of a model: windows of held-out text, and its cells, measured or read where they exist.
+"""The study of a model: windows of held-out text, and its cells, which are measured or read.
 
 A window has contexts of several lengths before the same tokens, which are scored.
 """
@@ -23,7 +23,7 @@ from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer, TokenShards, open_source
 from birdie_jax.trained_model import TrainedModel
 
-# Where nobody asks for another number.
+# The default of --windows.
 MAX_DEFAULT_WINDOWS = 300
 
 
@@ -62,7 +62,7 @@ def documents_of_run(
     """Yield the documents of a run's validation text, from the prepared folder that the run names.
 
     Raises:
-        ConfigError: the workdir names no text, or not where it is.
+        ConfigError: the workdir names no text, or not its place.
         DataError: the text no longer exists, or was made with another tokenizer.
     """
     path = Workdir(folder).text
@@ -132,7 +132,7 @@ Log = Callable[[str], None]
 
 
 class Condition(NamedTuple):
-    """What a cell is measured under.
+    """The condition of a cell.
 
     Attributes:
         policy: the name of the policy; "dense" where nothing is dropped.
@@ -150,7 +150,7 @@ class Condition(NamedTuple):
 def conditions(
     settings: PruningSettings, policies: Sequence[str], shares: Sequence[float], contexts: Sequence[int]
 ) -> Iterator[Condition]:
-    """Give all conditions of a model that is pruned: for each length the dense one, then the others."""
+    """Yield all conditions of a pruned model: for each length the dense one, then the others."""
     for context in contexts:
         yield Condition(DENSE, 1.0, context, None)
         for policy in policies:
@@ -189,7 +189,7 @@ def measure_cells(
     for number, one in enumerate(asked, start=1):
         cell = folder.read(sha256, one.policy, one.keep, one.context)
         if cell is None:
-            # Of a study that has ended no parameters are put on the device.
+            # A complete study puts no parameters on the device.
             scorer = scorer or PrunedScorer(trained.model, trained.params, objective, rows)
             found = scorer.losses(one.settings, windows.contexts(one.context), windows.continuations)
             cell = Cell(
@@ -207,6 +207,6 @@ def measure_cells(
                 f"{number} of {len(asked)}: {one.policy} keep {one.keep:g}, {one.context:,} tokens: "
                 f"loss {cell.mean:.4f}"
             )
-        # Where its folder is now, wherever it was when the cell was measured.
+        # The folder may have moved since the cell was measured.
         cells.append(replace(cell, model=trained.origin))
     return cells
