@@ -1,4 +1,4 @@
-"""Models of `transformers` beside the same models here: configurations, names and forms of tensors."""
+"""Models of `transformers` and their counterparts here: configurations, names and forms of tensors."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from birdie_jax.errors import ConfigError, InteropError, shown
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
-# Without a start token a prompt is the beginning of a text, as in causal language modelling.
+# Without a start token a prompt begins a text, as in causal language modelling.
 _ARMS = {"causal_lm": {"objective": "causal_lm"}}
 
 
@@ -47,10 +47,10 @@ def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, 
         kind: the dataclass; a field without a default must be in the file, or derived.
         described: the contents of the file.
         path: the file, for messages.
-        derived: fields that other settings give, where the file has not the field itself.
+        derived: fields that other settings give if the file lacks them.
 
     Raises:
-        InteropError: a field is missing or unusable, or differs from what is derived.
+        InteropError: a field is missing or unusable, or differs from its derived value.
     """
     fields = dataclasses.fields(cast(Any, kind))
     given = {field.name: described[field.name] for field in fields if field.name in described}
@@ -67,17 +67,17 @@ def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, 
 def foreign_config(
     model: ModelConfig, *, vocab_size: int, end_token: int | None, conv_taps: int, path: Path
 ) -> Config:
-    """Return the configuration of a model whose token i is token 256 + i here, and which has no other.
+    """Return the configuration of a model whose token i is token 256 + i here, without other tokens.
 
     Args:
-        model: the architecture, but for the fields that say so.
+        model: the architecture, except the fields that this function sets.
         vocab_size: the number of its tokens.
         end_token: the token that ends a text there.
         conv_taps: the taps of its short convolution.
-        path: the file that the model is from, for messages.
+        path: the file of the model, for messages.
 
     Raises:
-        InteropError: no token ends a text, or a field is not one that this program can have.
+        InteropError: no token ends a text, or this program does not support a field.
     """
     if end_token is None or not 0 <= end_token < vocab_size:
         raise InteropError(
@@ -108,7 +108,7 @@ Tensor = Float[np.ndarray, "..."]
 
 
 class Form(NamedTuple):
-    """How a tensor is written here and there.
+    """The conversion of a tensor between both sides.
 
     Attributes:
         to_ours: their tensor -> ours.
@@ -120,12 +120,12 @@ class Form(NamedTuple):
 
 
 class Counterpart(NamedTuple):
-    """A tensor of theirs, and what it is here.
+    """A tensor of theirs, and its counterpart here.
 
     Attributes:
         theirs: its name there.
-        ours: the names of its parts here; theirs has them one below the other.
-        form: how each part is written.
+        ours: the names of its parts here; theirs stacks them.
+        form: the conversion of each part.
     """
 
     theirs: str

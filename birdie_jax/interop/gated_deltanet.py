@@ -1,4 +1,4 @@
-"""A Gated DeltaNet in the layout of flash-linear-attention: its config.json, its tensors, both as here."""
+"""A Gated DeltaNet in the layout of flash-linear-attention: its config.json and its tensors."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ OUTSIDE = (Counterpart("model.norm.weight", ("final_norm.scale",), SAME),)
 """The tensors outside of the layers, but for the embedding and the head, whose rows differ."""
 
 MODEL_TYPE = "gated_deltanet"
-# Settings with one value that is built; files may lack them.
+# Settings that support one value only; files may lack them.
 _BUILT: dict[str, Any] = {
     "use_gate": True,
     "use_short_conv": True,
@@ -59,19 +59,19 @@ _BUILT: dict[str, Any] = {
     "attn": None,
     "attnres_block_size": None,
 }
-# The MLP is two thirds of this many times as wide as the model, rounded up, where no width is given.
+# Without a width, the MLP is two thirds of this many times as wide as the model, rounded up.
 _HIDDEN_RATIO, _WIDTH_UNIT = 4, 256
 
 
 def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
-    """Return all tensors of a model but its embedding and head."""
+    """Return all tensors of a model except its embedding and head."""
     layers = [of_layer(LAYER, "model.layers", layer) for layer in range(model.layers)]
     return OUTSIDE + tuple(chain.from_iterable(layers))
 
 
 @dataclass(frozen=True)
 class GatedDeltaNetSettings:
-    """The settings of a config.json that say what is computed, by the names of flash-linear-attention.
+    """The settings of a config.json that define the computation, by the names of flash-linear-attention.
 
     Attributes:
         vocab_size: the number of rows of the embedding.
@@ -127,7 +127,7 @@ def read_settings(described: dict[str, Any], path: Path) -> GatedDeltaNetSetting
     """Return the settings in `described`, the contents of `path`.
 
     Raises:
-        InteropError: it lacks a setting, or asks for what is not built.
+        InteropError: a setting is missing or not supported.
     """
     read_built(described, _BUILT, path)
     described = {"expand_v": 2.0, "head_dim": 256, "num_heads": 6} | described
@@ -151,10 +151,10 @@ def to_config(settings: GatedDeltaNetSettings, dtype: str, path: Path) -> Config
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: the file that they are from, for messages.
+        path: their file, for messages.
 
     Raises:
-        InteropError: a setting is not one that this program can have.
+        InteropError: this program does not support a setting.
     """
     heads = settings.num_v_heads or settings.num_heads
     section = GatedDeltaNetConfig(

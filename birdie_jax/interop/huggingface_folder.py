@@ -1,8 +1,8 @@
-"""A model of `transformers`, or of its form, as one of this project, and back, bit for bit.
+"""Conversion of a `transformers` model, or one of its form, to this project and back, bit for bit.
 
-Their token i is token 256 + i here: the rows of the special tokens before it, and those that fill the table
-up, are the mean of the others until training gives them a meaning. Such a model knows no special token; the
-configuration says so (`model.start_token`, `model.min_predicted_id` and those beside them).
+Their token i is token 256 + i here. The rows of the special tokens before it, and those that pad the table,
+are the mean of the others until training gives them a meaning. Such a model has no special tokens; the
+configuration records this (`model.start_token`, `model.min_predicted_id` and the fields next to them).
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ def kind_of_folder(described: dict[str, Any], path: Path) -> HuggingFaceModel:
     """Return the kind of the model that a config.json describes.
 
     Raises:
-        InteropError: it is none of those that are read.
+        InteropError: this program does not read its kind.
     """
     found = described.get("model_type")
     for kind in _MODELS.values():
@@ -117,10 +117,10 @@ def kind_of_folder(described: dict[str, Any], path: Path) -> HuggingFaceModel:
 
 
 def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
-    """Return the kind that a model of this project is in `transformers`.
+    """Return the kind of a model of this project in `transformers`.
 
     Raises:
-        InteropError: it is none of those that are written.
+        InteropError: this program does not write its kind.
     """
     if model.name not in _MODELS:
         allowed = ", ".join(map(repr, _MODELS))
@@ -131,9 +131,9 @@ def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
 
 
 def has_counterpart(model: ModelConfig) -> bool:
-    """Return whether `write_huggingface` writes a model: as a class that another library has.
+    """Return whether `write_huggingface` writes a model, as a class of another library.
 
-    A Gated DeltaNet is one of flash-linear-attention if it is from there: `transformers` has no such class.
+    A Gated DeltaNet counts if it comes from flash-linear-attention; `transformers` has no such class.
     """
     if model.name not in _MODELS or (model.name == "gated_deltanet" and model.start_token):
         return False
@@ -154,11 +154,11 @@ def read_huggingface(folder: epath.PathLike, dtype: str | None = None) -> Export
     Args:
         folder: the folder, on this machine.
         dtype: the type of activations and matrix products; parameters keep their own. None = float32, or
-            that of the run which trained the model, where the folder says so.
+            that of the run that trained the model, if the folder records it.
 
     Raises:
-        InteropError: a file is missing or damaged, they do not fit one another, or ask for what is not
-            built.
+        InteropError: a file is missing or damaged, they contradict one another, or a setting is
+            not supported.
     """
     if is_remote(make_path(folder)):
         raise InteropError(f"{folder}: found a URL; allowed: a folder on this machine")
@@ -231,7 +231,7 @@ def _read_tensors(  # noqa: PLR0917
 
 
 def _with_special_rows(rows: Tensor, count: int) -> Tensor:
-    """Return a table of `count` rows in which those of text begin after those of the special tokens."""
+    """Return a table of `count` rows in which the rows of text follow those of the special tokens."""
     table = np.empty((count, rows.shape[1]), rows.dtype)
     table[:] = rows.mean(axis=0, dtype=np.float64)
     table[NUM_SPECIAL_TOKENS : NUM_SPECIAL_TOKENS + len(rows)] = rows
@@ -243,13 +243,13 @@ def write_huggingface(
 ) -> None:
     """Write a model of `_MODELS` to `folder`, a new one, as `transformers` reads it.
 
-    The rows of the special tokens are left out, and tensors keep their types. Where the head is not the
-    embedded token itself, as with `model.embedding_scale`, the two are written as two tensors. README.md
-    says `card`, if that is not empty.
+    The function omits rows of special tokens, and tensors keep their types. If the head differs from
+    the embedded token, as with `model.embedding_scale`, it writes two tensors. README.md holds `card`, if
+    that is not empty.
 
     Raises:
-        InteropError: it is of another architecture, bidirectional, or otherwise not one that `transformers`
-            can have; or the folder exists or cannot be written.
+        InteropError: it is of another architecture, bidirectional, or otherwise not supported there;
+            or the folder exists or cannot be written.
     """
     model = config.model
     last = model.max_predicted_id or NUM_SPECIAL_TOKENS + tokenizer.num_pieces - 1

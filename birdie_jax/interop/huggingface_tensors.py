@@ -1,4 +1,4 @@
-"""The tensors of a folder of Hugging Face's: in one safetensors file, or in shards with an index."""
+"""The tensors of a Hugging Face folder: one safetensors file, or shards with an index."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ class StoredTensors(NamedTuple):
     """The tensors of a folder. Each is read on access.
 
     Attributes:
-        where: the file that says which tensors there are, for messages.
+        where: the file that lists the tensors, for messages.
         files: name -> the open file that holds the tensor, and its path.
     """
 
@@ -32,7 +32,7 @@ class StoredTensors(NamedTuple):
         return tuple(self.files[name][0].get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        """Return a tensor in its own type, or of float64 in float32.
+        """Return a tensor in its own type, or in float32 if it is float64.
 
         Raises:
             InteropError: it cannot be read, or is of another type.
@@ -71,11 +71,11 @@ class StoredTensors(NamedTuple):
 
 @contextlib.contextmanager
 def open_tensors(folder: Path) -> Iterator[StoredTensors]:
-    """Give the tensors of a folder.
+    """Yield the tensors of a folder.
 
     Raises:
-        InteropError: there are none, a shard is missing or damaged, or the shards are not what their index
-            says. A pickle is refused, whatever it holds.
+        InteropError: there are none, a shard is missing or damaged, or the shards do not match their
+            index. A pickle is always refused.
     """
     index = folder / INDEX
     listed = _read_index(index) if index.exists() else None

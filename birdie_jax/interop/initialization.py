@@ -1,4 +1,4 @@
-"""`init.from`: the parameters that a new run starts with, of another run or of an exported folder."""
+"""`init.from`: the initial parameters of a new run, from another run or an exported folder."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -33,15 +33,15 @@ _FIELD = "config.init.from"
 
 
 class InitialParameters(NamedTuple):
-    """Parameters by name, and where they are from.
+    """Parameters by name, and their source.
 
     Attributes:
         origin: the folder and the step, in words.
         loaded: the parameters that the new run starts with, by name.
         left: the other arrays of the source: name -> why it was not taken.
-        new: what the source does not give: name -> its shape in the new run.
-        resized: of what was loaded the tables that have another number of rows in the source: name -> its
-            shape in the new run, and how it was made.
+        new: the parameters that the source lacks: name -> shape in the new run.
+        resized: the loaded tables with another number of rows in the source: name -> shape in the new
+            run, and the method.
     """
 
     origin: str
@@ -51,7 +51,7 @@ class InitialParameters(NamedTuple):
     resized: dict[str, str]
 
     def table(self) -> str:
-        """Return what was loaded, left and new, a line each."""
+        """Return a line for each loaded, left and new parameter."""
         size = sum(array.size for array in self.loaded.values())
         lines = [f"init.from: {self.origin}: loaded {len(self.loaded)} arrays, {size:,} parameters"]
         lines += [
@@ -65,13 +65,13 @@ class InitialParameters(NamedTuple):
         return "\n".join(lines)
 
     def put_into(self, params: PyTree[jax.Array]) -> PyTree[jax.Array]:
-        """Return `params` with what was loaded in its place."""
+        """Return `params` with the loaded parameters in place."""
         leaves = [self.loaded.get(name, leaf) for name, leaf in named_leaves(params).items()]
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
 
 def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
-    """Return what a run starts from, the same in every process; a run with a checkpoint reads nothing.
+    """Return the source of a run, the same in every process; a run with a checkpoint reads nothing.
 
     Args:
         source: `config.init.from`, or an empty string for new parameters.
@@ -79,7 +79,7 @@ def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
         processes: the processes of the run.
 
     Raises:
-        ConfigError: as `check_source`.
+        ConfigError: as in `check_source`.
     """
     if not source or workdir.saved_steps():
         return source
@@ -90,17 +90,17 @@ def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
 
 
 def check_source(source: str, *, name_checkpoint: bool, field: str = _FIELD, fixed: bool = False) -> str:
-    """Check `config.init.from` before anything else is done; return it.
+    """Check `config.init.from` before all other work, and return it.
 
     Args:
         source: `config.init.from`.
         name_checkpoint: return the folder of the newest checkpoint in place of a workdir, so that several
             processes read the same one.
-        field: the field that has it.
-        fixed: whether a workdir must be given with a step, as it may have others when it is read again.
+        field: the field that holds it.
+        fixed: whether a workdir needs a step, because its newest one may change before the next read.
 
     Raises:
-        ConfigError: the source is none of what is allowed.
+        ConfigError: the source is not allowed.
     """
     folder = make_path(source)
     if exists(folder / WEIGHTS):
@@ -119,13 +119,13 @@ def check_source(source: str, *, name_checkpoint: bool, field: str = _FIELD, fix
 
 
 def find_branch(config: Config, source: str) -> Branch:
-    """Return where a run with `config.init.optimizer` starts, and print what it changes.
+    """Return the start of a run with `config.init.optimizer`, and print its changes.
 
-    The bandit starts anew where one of its settings or the mixture differs.
+    The bandit restarts if one of its settings or the mixture differs.
 
     Args:
         config: the configuration of the run.
-        source: what `find_source` returned.
+        source: the result of `find_source`.
 
     Raises:
         ConfigError: the source is an exported folder, which has no optimizer.
@@ -164,7 +164,7 @@ def config_of_source(source: str) -> Config:
 
     Raises:
         ConfigError: config.json of a workdir is missing or cannot be used.
-        InteropError: that of an exported folder.
+        InteropError: config.json of an exported folder is missing or cannot be used.
     """
     folder = make_path(source)
     if exists(folder / WEIGHTS):
@@ -182,7 +182,7 @@ def read_initial_parameters(
     *,
     field: str = _FIELD,
 ) -> InitialParameters:
-    """Read what `source` has of the parameters of a new run, by their names.
+    """Read the parameters of a new run that `source` has, by name.
 
     A parameter that the source lacks, or has in another shape, stays new. A table whose rows are places,
     such as the learned positions of an encoder, is made longer or shorter (`resize_rows`).
@@ -192,11 +192,11 @@ def read_initial_parameters(
         abstract_params: shapes, types and shardings of the new run's parameters.
         tokenizer_sha256: the identity of the new run's tokenizer.
         policies: the policies of the new run's parameters.
-        not_taken: modules by the path of their parameters, which stay new whatever the source has -> why.
+        not_taken: path of a module whose parameters always stay new -> why.
         field: the field that names the source.
 
     Raises:
-        ConfigError: the source is none of what is allowed, has another tokenizer, gives no parameter, or
+        ConfigError: the source is not allowed, has another tokenizer, gives no parameter, or
             has a table of places that differs by more than its rows.
         CheckpointError: a checkpoint of it is damaged or cannot be read.
         InteropError: a file of an exported folder is damaged or does not fit the others.

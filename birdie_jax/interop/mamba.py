@@ -1,4 +1,4 @@
-"""A Mamba of `transformers`: its config.json and tensors, and what they are here."""
+"""A Mamba of `transformers`: its config.json and tensors, and their counterparts here."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 EMBEDDING = "backbone.embeddings.weight"
-# As the authors' own program writes it.
+# The name in the authors' own program.
 EMBEDDING_OF_AUTHORS = "backbone.embedding.weight"
 
 LAYER = (
@@ -45,7 +45,7 @@ OUTSIDE = (Counterpart("backbone.norm_f.weight", ("final_norm.scale",), SAME),)
 
 
 def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
-    """Return all tensors of a model but its embedding and head."""
+    """Return all tensors of a model except its embedding and head."""
     layers = [of_layer(LAYER, "backbone.layers", layer) for layer in range(model.layers)]
     return OUTSIDE + tuple(chain.from_iterable(layers))
 
@@ -57,7 +57,7 @@ _BUILT: dict[str, Any] = {"use_bias": False, "use_conv_bias": True, "hidden_act"
 
 @dataclass(frozen=True)
 class MambaSettings:
-    """The settings of a config.json that say what is computed; see `MambaConfig` of `transformers`.
+    """The settings of a config.json that define the computation; see `MambaConfig` of `transformers`.
 
     Attributes:
         vocab_size: the number of rows of the embedding.
@@ -116,7 +116,7 @@ def read_settings(described: dict[str, Any], path: Path) -> MambaSettings:
     """Return the settings in `described`, the contents of `path`.
 
     Raises:
-        InteropError: it lacks a setting, or asks for what is not built.
+        InteropError: a setting is missing or not supported.
     """
     read_built(described, _BUILT, path)
     derived = {}
@@ -132,10 +132,10 @@ def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: the file that they are from, for messages.
+        path: their file, for messages.
 
     Raises:
-        InteropError: a setting is not one that this program can have.
+        InteropError: this program does not support a setting.
     """
     model = ModelConfig(
         name="mamba",

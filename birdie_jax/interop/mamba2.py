@@ -1,4 +1,4 @@
-"""A Mamba-2 of `transformers`: its config.json and tensors, and what they are here."""
+"""A Mamba-2 of `transformers`: its config.json and tensors, and their counterparts here."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ LAYER = (
 """The tensors of a layer; rows of in_proj are those of z, x, B, C and the steps, of conv1d x, B and C."""
 
 MODEL_TYPE = "mamba2"
-# Settings with one value that is built; files may lack them.
+# Settings that support one value only; files may lack them.
 _BUILT: dict[str, Any] = {
     "use_bias": False,
     "use_conv_bias": True,
@@ -52,21 +52,21 @@ _BUILT: dict[str, Any] = {
     "rms_norm": True,
     "norm_before_gate": False,
 }
-# The authors' own settings, which `transformers` has not.
+# The authors' own settings, which `transformers` lacks.
 _OF_AUTHORS = ("rms_norm", "norm_before_gate")
-# No limit, as different versions write it.
+# The ways in which versions write "no limit".
 _UNLIMITED = ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}])
 
 
 def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
-    """Return all tensors of a model but its embedding and head."""
+    """Return all tensors of a model except its embedding and head."""
     layers = [of_layer(LAYER, "backbone.layers", layer) for layer in range(model.layers)]
     return OUTSIDE + tuple(chain.from_iterable(layers))
 
 
 @dataclass(frozen=True)
 class Mamba2Settings:
-    """The settings of a config.json that say what is computed; see `Mamba2Config` of `transformers`.
+    """The settings of a config.json that define the computation; see `Mamba2Config` of `transformers`.
 
     Attributes:
         vocab_size: the number of rows of the embedding.
@@ -124,7 +124,7 @@ def read_settings(described: dict[str, Any], path: Path) -> Mamba2Settings:
     """Return the settings in `described`, the contents of `path`.
 
     Raises:
-        InteropError: it lacks a setting, or asks for what is not built.
+        InteropError: a setting is missing or not supported.
     """
     read_built(described, _BUILT, path)
     limit = described.get("time_step_limit", _UNLIMITED[0])
@@ -151,10 +151,10 @@ def to_config(settings: Mamba2Settings, dtype: str, path: Path) -> Config:
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: the file that they are from, for messages.
+        path: their file, for messages.
 
     Raises:
-        InteropError: a setting is not one that this program can have.
+        InteropError: this program does not support a setting.
     """
     section = Mamba2Config(
         conv_width=settings.conv_kernel,

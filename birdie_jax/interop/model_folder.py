@@ -46,7 +46,7 @@ CONFIG = "config.json"
 
 @contextlib.contextmanager
 def new_folder(folder: epath.PathLike) -> Iterator[Path]:
-    """Give a folder to write a model's files to, `CONFIG` among them; they become `folder` when it is left.
+    """Yield a folder for a model's files, `CONFIG` among them; on exit it becomes `folder`.
 
     Raises:
         InteropError: the folder exists, or cannot be written.
@@ -67,7 +67,7 @@ def new_folder(folder: epath.PathLike) -> Iterator[Path]:
         make_folders(partial)
         yield Path(partial)
         for path in Path(partial).iterdir():
-            # The library that writes the weights makes them readable for their owner alone.
+            # The library that writes the weights makes them readable only for their owner.
             shutil.copymode(partial / CONFIG, path)
             sync(epath.Path(path))
         publish(partial, folder)
@@ -151,7 +151,7 @@ def write_model(
         params: the model's parameters.
         tokenizer: the model's tokenizer.
         step: the train step of the parameters.
-        card: what README.md says of the model; empty: there is no such file.
+        card: the text of README.md; empty = no such file.
 
     Raises:
         InteropError: the folder exists, or cannot be written, or the file format lacks a parameter's type.
@@ -166,12 +166,12 @@ def write_model(
 
 
 def named_tensors(params: PyTree) -> dict[str, np.ndarray]:
-    """Return the parameters as arrays of the host, by the names that files have."""
+    """Return the parameters as host arrays, by their names in files."""
     return {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()}
 
 
 def describe(model: ExportedModel) -> dict[str, Any]:
-    """Return what config.json says, and what `read_model` needs to know, of a model."""
+    """Return the contents of config.json, which `read_model` requires."""
     description = _Description(
         format=_FORMAT,
         format_version=_VERSION,
@@ -185,14 +185,14 @@ def describe(model: ExportedModel) -> dict[str, Any]:
 
 
 def write_card(folder: Path, card: str) -> None:
-    """Write what a model's README.md says, if anything."""
+    """Write a model's README.md, if `card` is not empty."""
     if card:
         (folder / CARD).write_text(card, encoding="utf-8")
 
 
 @contextlib.contextmanager
 def _local_weights(path: epath.Path) -> Iterator[Path]:
-    """Give the weights as a local file, whose reader reads no other."""
+    """Yield the weights as a local file, because their reader reads no other."""
     if not is_remote(path):
         yield Path(path)
         return
@@ -212,7 +212,7 @@ def read_model(folder: epath.PathLike) -> ExportedModel:
     """Read a model from `folder`.
 
     Raises:
-        InteropError: a file is missing or damaged, or the three do not fit one another.
+        InteropError: a file is missing or damaged, or the three contradict one another.
     """
     folder = make_path(folder)
     path = folder / CONFIG
@@ -243,7 +243,7 @@ def read_model_config(folder: epath.PathLike) -> Config:
 
 
 def _read_description(path: epath.Path) -> tuple[_Description, Config, bool]:
-    """Return the description, the configuration in it, and whether the tensors are those of PyTorch."""
+    """Return the description, its configuration, and whether the tensors are those of PyTorch."""
     try:
         described = read_json(path, _EXPORTED)
         by_torch = isinstance(described.get(DESCRIPTION), dict)

@@ -1,4 +1,4 @@
-"""A RecurrentGemma of `transformers`: its config.json and tensors, and what they are here."""
+"""A RecurrentGemma of `transformers`: its config.json and tensors, and their counterparts here."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def _map(theirs: str, ours: str) -> tuple[Counterpart, Counterpart]:
     )
 
 
-# The norms' weights are what is added to 1, here as there (`model.norm_offset`).
+# Both sides add the norms' weights to 1 (`model.norm_offset`).
 EVERY_LAYER = (
     Counterpart("temporal_pre_norm.weight", ("mixer_norm.scale",), SAME),
     Counterpart("channel_pre_norm.weight", ("mlp_norm.scale",), SAME),
@@ -83,7 +83,7 @@ def recurrent_layer(heads: int) -> tuple[Counterpart, ...]:
 
 
 def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
-    """Return all tensors of a model but its embedding and head."""
+    """Return all tensors of a model except its embedding and head."""
     recurrent = recurrent_layer(model.section(HawkConfig).heads)
     layers = (
         of_layer(
@@ -111,7 +111,7 @@ _PAD = 0
 
 @dataclass(frozen=True)
 class RecurrentGemmaSettings:
-    """The settings of a config.json that say what is computed; see transformers' `RecurrentGemmaConfig`.
+    """The settings of a config.json that define the computation; see transformers' `RecurrentGemmaConfig`.
 
     Attributes:
         vocab_size: the number of rows of the embedding.
@@ -180,7 +180,7 @@ def read_settings(described: dict[str, Any], path: Path) -> RecurrentGemmaSettin
     """Return the settings in `described`, the contents of `path`.
 
     Raises:
-        InteropError: it lacks a setting, or asks for what is not built.
+        InteropError: a setting is missing or not supported.
     """
     read_built(described, _BUILT, path)
     rope = described.get(_ROPE) or {}
@@ -188,7 +188,7 @@ def read_settings(described: dict[str, Any], path: Path) -> RecurrentGemmaSettin
         raise InteropError(
             f"{path}: {_ROPE}: found {shown(rope)}, which is not supported; allowed: rope_type 'default'"
         )
-    # Older files have its settings beside the others.
+    # Older files have its settings at the top level.
     described = described | {name: value for name, value in rope.items() if name != "rope_type"}
     fields = dataclasses.fields(RecurrentGemmaSettings)
     given = {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
@@ -220,10 +220,10 @@ def to_config(settings: RecurrentGemmaSettings, dtype: str, path: Path) -> Confi
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: the file that they are from, for messages.
+        path: their file, for messages.
 
     Raises:
-        InteropError: a setting is not one that this program can have.
+        InteropError: this program does not support a setting.
     """
     begin = settings.bos_token_id
     if begin is not None and not 0 <= begin < settings.vocab_size:
@@ -277,7 +277,7 @@ def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
         vocab_size: the rows of the embedding there.
 
     Raises:
-        InteropError: it reads in both directions, or differs in what RecurrentGemma has no setting for.
+        InteropError: it reads in both directions, or differs where RecurrentGemma has no setting.
     """
     attention, hawk = model.section(AttentionConfig), model.section(HawkConfig)
     for field, found, wanted in (

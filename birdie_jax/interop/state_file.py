@@ -29,7 +29,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """A trained model. The hashes identify it; the other fields are for people.
+    """The identity of a trained model. The hashes identify it; the other fields are for people.
 
     Attributes:
         name: the name of its architecture, `config.model.name`.
@@ -50,7 +50,7 @@ class ModelIdentity:
     tokenizer_sha256: str
 
     def difference(self, other: "ModelIdentity") -> str | None:
-        """Return why what belongs to this model cannot be used with another; None if both are one."""
+        """Return why another model cannot use data of this model; None if both are the same."""
         if (self.architecture_sha256, self.parameters_sha256) != (
             other.architecture_sha256,
             other.parameters_sha256,
@@ -116,7 +116,7 @@ def _hash_parameters(params: PyTree) -> str:
 _KEY = "birdie_jax"
 _FORMAT, _VERSION = "birdie_jax saved state", 1
 _WRITTEN = "a file that birdie_jax.generate --save_state wrote"
-# What the arrays of caches may be: a window counts its tokens, and a mask is of booleans.
+# The types of cache arrays: a window counts its tokens, and a mask holds booleans.
 _TYPES = {
     "BF16": np.dtype(jnp.bfloat16),
     "F16": np.dtype("float16"),
@@ -135,7 +135,7 @@ class StateDescription:
         format_version: the version of the format.
         model: the model that has read the tokens.
         arm: the name of the objective arm in whose form they were read.
-        objective: the name of its objective.
+        objective: the name of the arm's objective.
         marker: the token that names it to the model, the first one read; None for none.
         tokens: the number of tokens read.
         context_tokens: the number of these that belong to the context.
@@ -169,7 +169,7 @@ class StoredState(NamedTuple):
     arrays: Mapping[str, np.ndarray]
 
     def state_of(self, model: LanguageModel, identity: ModelIdentity) -> SavedState:
-        """Return the state, for the model that it belongs to.
+        """Return the state for its own model.
 
         Raises:
             InteropError: it belongs to another model or tokenizer.
@@ -197,16 +197,16 @@ def write_state(
     """Write a state to a file, whole or not at all, and return its size in bytes.
 
     Args:
-        path: the file, on a disk or in a bucket; one of that name is replaced.
+        path: the file, on a disk or in a bucket; an existing file is replaced.
         state: the state.
         identity: the model that it belongs to.
         arm: the name of the objective arm in whose form the tokens were read.
-        objective: the name of its objective.
+        objective: the name of the arm's objective.
         marker: the token that names it to the model; None for none.
 
     Raises:
         InteropError: the file cannot be written.
-        SavedStateError: an array is of a type that is not read back.
+        SavedStateError: an array has a type that cannot be read back.
     """
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in name_cache(state.cache).items()}
     for name, array in arrays.items():
@@ -244,7 +244,7 @@ def read_state(path: epath.Path) -> StoredState:
     """Read a state's file.
 
     Raises:
-        InteropError: there is none, or it is no such file, of another version, or damaged.
+        InteropError: the file is missing, damaged, of another version, or not a saved state.
     """
     try:
         contents = read_bytes(path)
@@ -284,7 +284,7 @@ def read_state(path: epath.Path) -> StoredState:
 
 
 def _checksum(description: StateDescription, arrays: Mapping[str, np.ndarray]) -> int:
-    """Return the CRC-32 of the description but for the checksum itself, and of the arrays."""
+    """Return the CRC-32 of the description without its checksum, and of the arrays."""
     plain = to_plain(dataclasses.replace(description, crc32=0))
     shapes = {name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()}
     total = zlib.crc32(json.dumps([plain, shapes], sort_keys=True).encode())

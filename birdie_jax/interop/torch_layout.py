@@ -1,4 +1,4 @@
-"""The tensors of a model as PyTorch has them in torch_models/: names there, and axes of maps.
+"""The tensors of a model in the PyTorch code of torch_models/: names, and axes of maps.
 
 The names are those of `tensor_names`, below `model.` but for the head. A kernel becomes a weight whose last
 two axes are swapped, outputs first, as in a linear map of PyTorch.
@@ -12,7 +12,7 @@ import numpy as np
 from birdie_jax.interop.huggingface_tensors import open_tensors
 from birdie_jax.models.task_head import POOLER, TASK_HEAD
 
-# What no module of PyTorch can be called as an attribute, and what is outside the model without a head.
+# Names that no PyTorch module can have as an attribute, and names outside the model without a head.
 _PARTS = {"in": "up", "kernel": "weight", "scale": "weight"}
 _TABLES = {"embedding", "position_embedding", "token_type_embedding"}
 _OF_HEAD = {
@@ -24,7 +24,7 @@ _OF_HEAD = {
 
 
 def torch_name(name: str) -> str:
-    """Return what a tensor is called in PyTorch, of its name in `tensor_names`."""
+    """Return the PyTorch name of a tensor, from its name in `tensor_names`."""
     first, *rest = name.split(".")
     if first == TASK_HEAD:
         # The last map has the name of its task here.
@@ -37,7 +37,7 @@ def torch_name(name: str) -> str:
 
 
 def to_torch(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the tensors of PyTorch, of those that `name_parameters` names."""
+    """Return the PyTorch tensors of the tensors that `name_parameters` names."""
     return {
         torch_name(name): np.swapaxes(tensor, -1, -2) if name.endswith(".kernel") else tensor
         for name, tensor in named.items()

@@ -1,7 +1,7 @@
-"""The one PyTorch file of an exported model, put together from those parts of torch_models/ that it needs.
+"""The one PyTorch file of an exported model, built from the parts of torch_models/ that it needs.
 
-A part imports others of the folder by relative imports; these are followed, and left out of the whole. So
-an exported file has the mixers of its model alone, and a mixer is one part.
+A part imports others of the folder with relative imports. The builder follows these and omits them from the
+file. So an exported file has only the mixers of its model, and a mixer is one part.
 """
 
 import ast

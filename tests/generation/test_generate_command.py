@@ -44,7 +44,7 @@ def read_lines(text):
 
 
 def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
-    """Together is alone for the commands too, and an exported folder answers as its run does."""
+    """A batch answers as single prompts do, and an exported folder answers as its run does."""
     options = ("--max_tokens=24", "--temperature=0.9", "--top_k=200", "--seed=4")
     alone = run("generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", *options)
     assert alone.returncode == 0, alone.stderr
@@ -68,8 +68,8 @@ def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
     assert len({answer["generated"] for answer in answers}) == 4
 
 
-def test_an_encoder_is_refused_by_its_name(tmp_path):
-    """Also one whose mixture has arms that write, as here."""
+def test_an_encoder_is_refused_by_name(tmp_path):
+    """This holds also if its mixture has arms that write, as here."""
     section = EncoderConfig(positions=128, ssm_state=4)
     write_workdir(tmp_path / "run", micro_config(name="bigs", sections=(section,)))
     refused = run("generate", f"--workdir={tmp_path / 'run'}", "--prompt=abc")
@@ -80,7 +80,7 @@ def test_an_encoder_is_refused_by_its_name(tmp_path):
     )
 
 
-def test_a_file_is_gone_on_with(workdir, tmp_path):
+def test_a_stopped_command_resumes_its_file(workdir, tmp_path):
     file, output = write_prompts(tmp_path / "prompts.jsonl", PROMPTS * 3), tmp_path / "answers.jsonl"
     arguments = [f"--workdir={workdir}", f"--prompt_file={file}", f"--output={output}", "--batch=1"]
     arguments += ["--max_tokens=16", "--samples=2", "--temperature=1"]
@@ -112,7 +112,7 @@ def test_a_file_is_gone_on_with(workdir, tmp_path):
     assert output.read_text() == whole
 
 
-def test_faults_are_told_in_one_line(workdir, tmp_path):
+def test_errors_are_one_line(workdir, tmp_path):
     good = f"--workdir={workdir}"
     bad_file = write_prompts(tmp_path / "prompts.jsonl", ["a", "", "b"])
     cases = [

@@ -1,4 +1,4 @@
-"""Answers are those of the plain forward pass, and of no other prompt's company."""
+"""Answers equal those of the plain forward pass, whatever else is in the batch."""
 
 from functools import partial
 
@@ -118,7 +118,7 @@ def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_generated():
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM, Sampling(1e6)], ids=["greedy", "filtered", "flat"])
-def test_an_answer_holds_the_special_tokens_of_its_form_alone(sampling):
+def test_an_answer_holds_only_the_special_tokens_of_its_form(sampling):
     """Each prompt of a batch has its own, and a stop token that the caller adds is in any form."""
     model, params = small_model()
     prompts = some_prompts()
@@ -134,7 +134,7 @@ def test_an_answer_holds_the_special_tokens_of_its_form_alone(sampling):
         assert set().union(*held[3::4]) - {END, DONE, SEPARATOR, MIDDLE}, "the model has to want others"
 
 
-def test_a_row_that_is_ended_generates_no_more():
+def test_an_ended_row_stops_generating():
     model, params = small_model()
     generator = Generator(model, params, stop_tokens=[], chunk_tokens=4)
     ended = np.zeros(2, bool)
@@ -187,13 +187,13 @@ def test_padding_is_to_the_left():
     assert laid_out.tokens[1].tolist() == [0] * 31 + [START]
 
 
-def test_a_stop_token_that_cannot_be():
+def test_an_invalid_stop_token_is_refused():
     model, params = small_model()
     with pytest.raises(ValueError, match=r"^stop token: found 384; allowed: 0\.\.383$"):
         Generator(model, params, stop_tokens=[VOCAB])
 
 
-def test_a_prompt_longer_than_what_the_model_has_learned():
+def test_a_prompt_longer_than_the_limit_is_refused():
     model, params = small_model()
     generator = Generator(model, params, max_length=20)
     prompts = some_prompts()

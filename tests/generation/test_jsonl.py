@@ -1,4 +1,4 @@
-"""Records in and out: every fault names the file and the line, and a half-written end is written again."""
+"""Records in and out: every error names the file and the line; a half-written last line is rewritten."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def test_records_come_back_with_all_their_fields(tmp_path):
         ),
     ],
 )
-def test_records_that_cannot_be(tmp_path, content, message):
+def test_invalid_records_are_refused(tmp_path, content, message):
     path = tmp_path / "prompts.jsonl"
     path.write_text(content)
     with pytest.raises(PromptError) as error:
@@ -67,7 +67,7 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
 EXPECTED = [{"prompt": text, "sample": 0, "settings": "abc"} for text in ("one", "two", "three")]
 
 
-def test_going_on_after_the_last_whole_line(tmp_path):
+def test_resuming_after_the_last_whole_line(tmp_path):
     path = tmp_path / "answers.jsonl"
     assert count_finished_lines(path, EXPECTED) == 0
     lines = to_jsonl({**record, "generated": "x"} for record in EXPECTED[:2])
@@ -79,7 +79,7 @@ def test_going_on_after_the_last_whole_line(tmp_path):
 @pytest.mark.parametrize(
     "line", [json.dumps({**EXPECTED[0], "settings": "other"}), json.dumps({"prompt": "one"}), "[1]", "{"]
 )
-def test_an_output_of_another_command(tmp_path, line):
+def test_an_output_of_another_command_is_refused(tmp_path, line):
     path = tmp_path / "answers.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(PromptError) as error:
@@ -91,7 +91,7 @@ def test_an_output_of_another_command(tmp_path, line):
     assert path.read_text() == line + "\n"
 
 
-def test_an_output_with_too_many_lines(tmp_path):
+def test_an_output_with_too_many_lines_is_refused(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text("{}\n" * 4)
     with pytest.raises(PromptError, match="exists, and has 4 lines; this command writes 3"):
@@ -109,7 +109,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
-def test_whatever_a_record_holds_is_written_and_gone_on_with(tmp_path_factory, value):
+def test_any_record_is_written_and_resumed(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     fields = json.loads(json.dumps({"prompt": "a", "mine": value}))
     path.write_text(to_jsonl([{**fields, "generated": "b"}]), encoding="utf-8")

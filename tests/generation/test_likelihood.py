@@ -1,4 +1,4 @@
-"""Likelihoods are those of one pass over everything, whatever is read together or in parts."""
+"""Likelihoods equal those of one pass over the whole text, read together or in parts."""
 
 import subprocess
 import sys
@@ -215,7 +215,7 @@ def test_attention_with_a_window_reads_a_text_of_any_length(monkeypatch):
         ({"rows": 0}, "rows: found 0; allowed: at least 1"),
     ],
 )
-def test_windows_that_cannot_be(settings, message):
+def test_invalid_windows_are_refused(settings, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         Scorer(Generator(*small_model())).text_losses(texts(), **settings)
 

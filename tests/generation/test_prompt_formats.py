@@ -1,4 +1,4 @@
-"""A prompt asks as the objective does in training; what cannot be asked is refused by name."""
+"""A prompt has the form of its objective in training; objectives without a form are refused by name."""
 
 import random
 
@@ -29,7 +29,7 @@ WRITTEN = [name for name, objective in OBJECTIVES.items() if not objective.in_pl
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_every_objective_can_be_asked(name, tokenizer):
+def test_every_objective_has_a_prompt_form(name, tokenizer):
     prompt = ask(name, FORMED.get(name, "the river of seven"), tokenizer)
     objective = make_objective(name)
     assert (len(prompt.context) > 0) == objective.has_context
@@ -54,7 +54,7 @@ def test_a_text_that_is_read_whole(name, tokenizer):
 
 
 @pytest.mark.parametrize("name", ["span_corruption", "full_span_corruption"])
-def test_gaps_ask_as_in_training(name, tokenizer):
+def test_gaps_have_the_form_of_training(name, tokenizer):
     """The prompt is the training example's own context, written as people see it."""
     tokens = tokenizer.encode("the river of seven return the seven of the river " * 3)
     objective = make_objective(name, mean_span=2.0)
@@ -76,7 +76,7 @@ def test_gaps_without_numbers_are_counted(tokenizer):
 
 
 @pytest.mark.parametrize("query_first", [True, False])
-def test_queries_ask_as_in_training(query_first, tokenizer):
+def test_queries_have_the_form_of_training(query_first, tokenizer):
     words = random.Random(2)
     tokens = tokenizer.encode("".join(words.choices("abcdefghijklmnop ", k=300)))
     objective = make_objective("selective_copying", spans=2, query_first=query_first)
@@ -149,7 +149,7 @@ QUERY_FORM = (
         ),
     ],
 )
-def test_prompts_that_cannot_be_asked(name, text, message, tokenizer):
+def test_invalid_prompts_are_refused(name, text, message, tokenizer):
     with pytest.raises(PromptError) as error:
         ask(name, text, tokenizer)
     assert str(error.value) == message
@@ -247,13 +247,13 @@ def test_the_arm_is_that_of_the_run():
         ),
     ],
 )
-def test_objectives_that_cannot_be_asked(mixture, name, message):
+def test_objectives_without_a_form_are_refused(mixture, name, message):
     with pytest.raises(PromptError) as error:
         choose_arm(arms_of(mixture), name)
     assert str(error.value) == message
 
 
-def test_a_model_that_has_learned_to_write_besides_is_asked_in_that_form():
+def test_a_model_that_also_writes_uses_that_form():
     arms = mixture_from_arms({"hide": {"objective": "masked_lm"}, "copy": {"objective": "copying"}}).arms
     assert choose_arm(arms, "copy") == choose_arm(arms, None) == arms[1]
     with pytest.raises(PromptError) as error:

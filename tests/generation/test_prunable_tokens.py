@@ -1,4 +1,4 @@
-"""What pruning may drop of a prompt: its context, or of a prompt without one its text."""
+"""The tokens of a prompt that pruning may drop: its context, or without a context its text."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Which tokens the filters leave, against a rule spelled out for one row, and how they are drawn."""
+"""The tokens that the filters keep, checked against a rule for one row, and random draws from them."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_left(sampling, seed):
+def test_filters_keep_the_expected_tokens(sampling, seed):
     logits = logits_of(seed)
     left = np.isfinite(filter_logits(jnp.asarray(logits), sampling))
     for row in range(len(logits)):
@@ -110,7 +110,7 @@ def test_a_draw_depends_on_key_and_index_and_not_on_other_rows():
         ({"top_k": 5}, "top_k: found 5; allowed: 0, because temperature = 0 chooses greedily"),
     ],
 )
-def test_settings_that_cannot_be(fields, message):
+def test_invalid_settings_are_refused(fields, message):
     with pytest.raises(ValueError) as error:
         Sampling(**fields)
     assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""Answers from a saved state are those of the forward pass whose reverse half is cut where the state is."""
+"""Answers from a saved state equal those of a forward pass whose reverse half is cut at the state."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -111,7 +111,7 @@ def test_sampled_answers_too_are_those_of_the_whole_prompt(started):
 
 
 @pytest.mark.slow
-def test_each_prompt_of_a_batch_goes_on_from_its_own_state():
+def test_each_prompt_of_a_batch_continues_its_own_state():
     generator = Generator(*small_model(), sampling=Sampling(1.0))
     states = [generator.read_state(Prompt(part, NONE)) for part in (CONTEXT, CONTEXT[:9])]
     prompt = Prompt(QUESTIONS[1], NONE)
@@ -125,7 +125,7 @@ def test_each_prompt_of_a_batch_goes_on_from_its_own_state():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "griffin"])
-def test_a_window_is_a_state_of_one_size(name):
+def test_a_window_is_a_state_of_constant_size(name):
     """Attention that is causal and sees five tokens: read in parts, the answers are those of the whole."""
     sections = (AttentionConfig(heads=4, window=5), GriffinConfig("attention,recurrent"))
     model, params = small_model(name, False, sections=sections)
@@ -143,7 +143,7 @@ def test_a_window_is_a_state_of_one_size(name):
         np.testing.assert_array_equal(np.concatenate(parts), answer)
 
 
-def test_what_cannot_be_read_or_gone_on_with():
+def test_prompts_that_cannot_be_read_or_continued():
     generator = Generator(*small_model())
     asked = Prompt(QUESTIONS[1], NONE)
 

@@ -1,4 +1,4 @@
-"""The command `generate` with a context that is read once, and what it refuses in one line."""
+"""The command `generate` with a context that is read once, and its one-line errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is shown at once, joined, is the text of all tokens, and no character of it is ever broken."""
+"""The streamed parts join to the text of all tokens, and never break a character."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A model of `transformers` goes back as it came, bit for bit; a Mamba computes here what it does there."""
+"""A `transformers` model converts back bit for bit; a Mamba computes the same on both sides."""
 
 import json
 import re
@@ -82,7 +82,7 @@ def test_gradients_are_those_of_transformers(kind, tmp_path):
         )
 
 
-def test_what_differs_is_said_by_the_configuration(folder):
+def test_the_configuration_describes_the_differences(folder):
     read = read_huggingface(folder)
     model = read.config.model
     assert (model.name, model.layers, model.features, model.state) == ("mamba", 2, 8, 16)
@@ -322,7 +322,7 @@ def test_files_are_refused_by_name(tmp_path):
     refused("tokenizer.json: the tokenizer model cannot be read")
 
 
-def test_what_transformers_has_not_is_not_written(tmp_path, folder):
+def test_models_that_transformers_lacks_are_refused(tmp_path, folder):
     read = read_huggingface(folder)
     for changes, message in (
         (

@@ -1,4 +1,4 @@
-"""`init.from`: parameters by name from a run, one of its checkpoints, or an export; all else is said."""
+"""`init.from`: parameters by name from a run, one of its checkpoints, or an export; the rest is logged."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_a_workdir_without_its_configuration_is_no_source(tmp_path):
         config_of_source(str(tmp_path))
 
 
-def test_what_does_not_fit_is_left_and_said(source):
+def test_what_does_not_fit_is_skipped_and_logged(source):
     folder, saved = source
     initial = read(folder / "run", micro_config(mlp_features=32, tie_embeddings=False))
     assert initial.new["head"] == "float32[640, 16]"
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_left_and_said(source):
     assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], not in this model")
 
 
-def test_what_cannot_be_a_source(source, tmp_path):
+def test_invalid_sources_are_refused(source, tmp_path):
     folder, _ = source
     target = abstract(micro_config())
     with pytest.raises(ConfigError, match=r"init\.from: .* was trained with another tokenizer"):
@@ -149,7 +149,7 @@ def test_a_run_starts_with_the_parameters_of_another(tmp_path):
     fixed = ("--config.train.num_steps=2", "--config.eval.rows=1")
     status, output = finish(train_command(first, corpus, *fixed, variant="fixed"))
     assert status == 0, output
-    # No more than what rounding leaves of such a rate.
+    # The rounding error of such a rate at most.
     slow = ("--config.optimizer.learning_rate=1e-30", "--config.optimizer.final_learning_rate=0.0")
     command = train_command(
         second,

@@ -235,12 +235,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED)
-def test_what_is_wrong_is_named(change, said, folder):
+def test_errors_name_the_fault(change, said, folder):
     change(folder)
     assert message_of(folder).startswith(f"{folder}/{said}")
 
 
-def test_a_field_of_the_config_that_is_known_no_more(folder, caplog):
+def test_an_unknown_field_of_the_config_is_ignored(folder, caplog):
     path = folder / "config.json"
     described = json.loads(path.read_text())
     described["config"]["model"]["colour"] = "red"

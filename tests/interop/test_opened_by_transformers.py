@@ -1,4 +1,4 @@
-"""`transformers` itself opens what is written here, and computes the scores that are computed here."""
+"""`transformers` itself opens the written folders, and computes the same scores."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A RecurrentGemma of `transformers` computes here what it does there."""
+"""A RecurrentGemma of `transformers` computes the same on both sides."""
 
 from dataclasses import replace
 
@@ -108,7 +108,7 @@ def with_section(model, kind, **fields):
     return replace(model, sections=sections)
 
 
-def test_what_differs_is_said_by_the_configuration(compiled):
+def test_the_configuration_describes_the_differences(compiled):
     model = compiled[0].model
     assert (model.name, model.layers, model.features, model.state) == ("griffin", 5, 24, 8)
     assert (model.mlp_features, model.norm_offset, model.mlp_bias) == (20, 1.0, True)
@@ -151,7 +151,7 @@ def test_settings_of_older_files(tmp_path):
         (lambda model: with_section(model, HawkConfig, heads=4), "model.hawk.heads: found 4; allowed: 2,"),
     ],
 )
-def test_what_transformers_has_not_is_not_written(change, message, compiled):
+def test_models_that_transformers_lacks_are_refused(change, message, compiled):
     model: ModelConfig = compiled[0].model
     with pytest.raises(InteropError, match=f"^{message}"):
         kind_of_model(model).from_config(change(model), PIECES)

@@ -1,4 +1,4 @@
-"""A state comes back bit for bit, for its own model alone; every damaged byte is noticed."""
+"""A state reads back bit for bit, only for its own model; every damaged byte is detected."""
 
 from dataclasses import replace
 
@@ -132,7 +132,7 @@ def test_a_write_that_fails_leaves_what_was_there(path, monkeypatch):
     assert path.read_bytes() == before
 
 
-def test_what_is_no_state_of_this_model(path):
+def test_states_of_other_models_are_refused(path):
     model, stranger, missing = model_of(), "d" * 64, path.with_name("no.state")
     write(path, some_state(model))
 
@@ -159,7 +159,7 @@ def test_what_is_no_state_of_this_model(path):
     refused("is damaged, or is not a saved state (KeyError: ")
 
 
-def test_what_a_model_is_known_by():
+def test_the_identity_of_a_model():
     config = Config(model=ModelConfig(**SIZES))
     tokenizer = small_tokenizer()
     params = random_params(config, tokenizer.vocab_size, 0)

@@ -1,4 +1,4 @@
-"""`transformers` opens every model of this project without JAX, and computes what it computes here."""
+"""`transformers` opens every model of this project without JAX, and computes the same."""
 
 import dataclasses
 import json
@@ -320,7 +320,7 @@ def test_the_form_of_prompts_is_that_of_generate():
     assert isinstance(make_prompt("abc", make_objective("prefix_lm"), small_tokenizer()), Prompt)
 
 
-def test_a_mixer_of_ones_own_is_refused():
+def test_a_custom_mixer_is_refused():
     with pytest.raises(
         InteropError, match=r"found the mixer 'my_models\.gilr', which has no PyTorch implementation"
     ):
@@ -345,7 +345,7 @@ def test_a_mixer_of_ones_own_is_refused():
         ),
     ],
 )
-def test_models_that_have_a_class_elsewhere_are_that(fields, expected):
+def test_models_with_a_class_elsewhere_use_it(fields, expected):
     assert has_counterpart(ModelConfig(dtype="float32", **fields)) is expected
 
 
@@ -356,7 +356,7 @@ def test_models_that_have_a_class_elsewhere_are_that(fields, expected):
         ("bigs", {"head": "spans"}, "model.head: found 'spans'; allowed: '', 'classification'"),
     ],
 )
-def test_what_cannot_be_written_is_refused(kind, fields, message, tmp_path):
+def test_unsupported_models_are_refused(kind, fields, message, tmp_path):
     model = exported(kind)
     config = dataclasses.replace(model.config, model=dataclasses.replace(model.config.model, **fields))
     with pytest.raises(InteropError, match=f"^{message}"):

@@ -1,4 +1,4 @@
-"""Does with each model of a folder what users of `transformers` do: FOLDER; writes what was found there.
+"""Use each model of a folder as users of `transformers` do, and write the results: FOLDER.
 
 For every NAME.npz, which has inputs, there is a model in NAME/; the results are written to NAME.found.npz.
 """

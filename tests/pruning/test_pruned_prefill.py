@@ -1,4 +1,4 @@
-"""A pruned prefill reads what it says, and nothing of what it has dropped."""
+"""A pruned prefill reads the tokens that it reports, and no dropped token."""
 
 from functools import cache, partial
 
@@ -111,7 +111,7 @@ def test_a_prompt_is_pruned_as_it_is_alone(name, policy):
 
 
 @pytest.mark.slow
-def test_decoding_goes_on_from_the_survivors():
+def test_decoding_continues_from_the_survivors():
     """Decoding after a pruned prefill is one pass in which the further tokens stay."""
     model, params = small_model("gated_ssm_plus", layers=LAYERS)
     settings = PruningSettings(keep=0.3, policy="recency")
@@ -120,7 +120,7 @@ def test_decoding_goes_on_from_the_survivors():
     _, cache, _ = run(model, params, [prompt], settings)
     decode = quick_jit(partial(model.apply, method=LanguageModel.hidden))
     found, _ = decode({"params": params}, jnp.asarray(more)[None], causal_layout(1, 2), cache)
-    # By recency the last of the context stay, whatever follows; their number is asked for by the schedule.
+    # By recency the last of the context stay, whatever follows; the schedule gives their number.
     longer = prompt._replace(target_prefix=np.concatenate([prompt.target_prefix, more]))
     shares = settings.layer_shares(LAYERS)
     counts = [int(share * 32 + 0.5) + 2 for share in shares]

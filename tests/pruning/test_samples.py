@@ -1,4 +1,4 @@
-"""Which tokens of packed rows are kept, by numpy's own sorting."""
+"""The kept tokens of packed rows, checked against numpy's sorting."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Plots of the page of what pruning costs: their scale, and their intervals."""
+"""Plots of the page on the cost of pruning: their scale, and their intervals."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The command `prune`: cells, table and page; what is measured once is not measured again."""
+"""The command `prune`: cells, table and page; existing measurements are reused."""
 
 import json
 import random
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured(folder):
-    """The results of a first start, of one that asks for more, and of one that asks for the same again."""
+    """The results of a first start, of one with more conditions, and of one with the same conditions."""
     base = ("prune", f"--workdir={folder}/run", f"--output={folder}/out", f"--text={folder}/text*.txt")
     compared, without = f"--compare={folder}/smaller", ("--shown=0", "--traced=0")
     commands = [
@@ -85,7 +85,7 @@ def test_the_page_shows_plots_and_survivors(folder, measured):
     assert (folder / "out/table.txt").read_text() + f"{folder}/out/index.html\n" == measured[2][1]
 
 
-def test_wrong_input_is_told_in_one_line(folder, measured):
+def test_wrong_input_fails_with_one_line(folder, measured):
     section = AttentionConfig(heads=2)
     write_workdir(folder / "attention", micro_config(name="transformer", sections=(section,)))
     run, out, text = f"--workdir={folder}/run", f"--output={folder}/out", f"--text={folder}/text*.txt"

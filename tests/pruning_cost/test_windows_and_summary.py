@@ -1,4 +1,4 @@
-"""Windows of documents, what cells say of them, parts of texts, and cosines of adjacent tokens."""
+"""Windows of documents, summaries of cells, parts of texts, and cosines of adjacent tokens."""
 
 import jax.numpy as jnp
 import numpy as np

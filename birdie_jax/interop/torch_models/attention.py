@@ -33,8 +33,8 @@ class Attention(nn.Module):
         q_t, k_t, v_t = R_t W_q x_t, R_t W_k x_t, W_v x_t
         y_t = W_out sum_s softmax_s(q_t . k_s / sqrt(w)) v_s
 
-    over the tokens s up to t and, where `bidirectional`, the whole context; with a window those alone that
-    are less than it away.
+    over the tokens s up to t and, where `bidirectional`, the whole context; with a window, only
+    those less than its width away.
     """  # noqa: D400, D415
 
     def __init__(  # noqa: PLR0917
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence; `cache` is what decoding carries of this layer."""
+        """Mix along the sequence; `cache` holds this layer's state during decoding."""
         query, key, value = (
             part.unflatten(-1, (-1, self.width)).transpose(1, 2)
             for part in (self.query(x), self.key(x), self.value(x))
@@ -100,7 +100,7 @@ class Attention(nn.Module):
         seen = seen & given[:, None]
         if self.window:
             seen = seen & ((slot - own).abs() < self.window)
-        # Padding sees itself, so that no softmax is over nothing.
+        # Padding sees itself, so no softmax is empty.
         return seen | (slot == own)
 
 

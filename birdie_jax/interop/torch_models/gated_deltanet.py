@@ -56,7 +56,7 @@ class GatedDeltaNet(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence; `cache` is what decoding carries of this layer."""
+        """Mix along the sequence; `cache` holds this layer's state during decoding."""
         q, k, v = (
             self._by_head(self._convolved(name, x, layout, cache), heads)
             for name, heads in (("query", self.key_heads), ("key", self.key_heads), ("value", self.heads))

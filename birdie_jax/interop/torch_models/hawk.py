@@ -81,7 +81,7 @@ class Hawk(nn.Module):
         self.out = nn.Linear(config.state, config.hidden_size, bias=bias)
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence; `cache` is what decoding carries of this layer."""
+        """Mix along the sequence; `cache` holds this layer's state during decoding."""
         gate = functional.gelu(self.output_gate(x).float(), approximate="tanh")
         u = self.convolution(self.input(x), layout, cache, "tail")
         return self.out((gate * self.rg_lru(u, layout, cache)).to(x.dtype))

@@ -1,4 +1,4 @@
-"""What the mixers share: where information may flow, norms, the gated MLP, the short convolution."""
+"""The common parts of mixers: where information may flow, norms, the gated MLP, the short convolution."""
 
 from typing import NamedTuple
 
@@ -39,8 +39,8 @@ class Layout(NamedTuple):
 def make_layout(attention_mask: torch.Tensor, read: torch.Tensor, context_length: torch.Tensor) -> Layout:
     """Return the layout of a text a row.
 
-    The last token of a context may receive from the token on its right, and no other token outside the
-    context is received from: nothing of an answer reaches the context.
+    The last token of a context may receive from the token on its right. The context receives from no other
+    token outside it, so nothing of an answer reaches it.
 
     Args:
         attention_mask: [rows, length], not 0 on the tokens of the text.
@@ -49,7 +49,7 @@ def make_layout(attention_mask: torch.Tensor, read: torch.Tensor, context_length
     """
     given = attention_mask.bool()
     positions = (read[:, None] + given.cumsum(1) - 1).clamp(min=0)
-    # What earlier calls have read cannot be read in reverse any more.
+    # Tokens of earlier calls can no longer be read in reverse.
     context = given & (positions < context_length[:, None]) & (read == 0)[:, None]
     next_given = functional.pad(given[:, 1:], (0, 1))
     forward_reset = ~given | (positions == 0)

@@ -42,7 +42,7 @@ def read_matrices(
         total = g.masked_fill(reset[:, None, chunk, None], 0).cumsum(2)
         sees = (cuts[..., None] == cuts[..., None, :]).tril()
         weights = (total[:, :, :, None] - total[:, :, None]).masked_fill(~sees[..., None], -torch.inf).exp()
-        # What is left of the state before the chunk at each token, and of each token after the chunk.
+        # The decay of the earlier state at each token, and of each token after the chunk.
         kept = total.exp().masked_fill((cuts > 0)[..., None], 0)
         last, last_cut = total[:, :, -1:], cuts[..., -1:]
         leaves = (last - total).exp().masked_fill((cuts != last_cut)[..., None], 0)
@@ -60,13 +60,13 @@ def read_matrices(
 def read_matrices_both_ways(
     sequences: tuple[torch.Tensor, ...], layout: Layout, bidirectional: bool, cache: dict | None
 ) -> torch.Tensor:
-    """Return what `read_matrices` does; where `bidirectional` half of the heads reads in reverse.
+    """Return the result of `read_matrices`; if `bidirectional`, half of the heads reads in reverse.
 
     Args:
         sequences: as of `read_matrices`, of all heads.
         layout: where information may flow.
         bidirectional: whether the second half of the heads reads in reverse.
-        cache: what decoding carries of this layer: the state of the heads that read forward.
+        cache: this layer's state during decoding: the state of the heads that read forward.
     """
     state = None if cache is None else cache.get("state")
     if bidirectional:

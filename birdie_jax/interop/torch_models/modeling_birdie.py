@@ -1,4 +1,4 @@
-"""The language model: embedding, blocks, final norm, head; and how it generates."""
+"""The language model: embedding, blocks, final norm, head, and generation."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ BARRED_SCORE = -1e30
 
 
 class BirdieCache:
-    """What decoding carries from token to token, of constant size where no layer has attention.
+    """The state of decoding, of constant size if no layer has attention.
 
     Attributes:
         layers: for each layer its tensors by name, rows first.
@@ -69,7 +69,7 @@ class Block(GradientCheckpointingLayer):
 
 
 class BirdiePreTrainedModel(PreTrainedModel):
-    """What the models with and without a head share."""
+    """The common part of the models with and without a head."""
 
     config_class = BirdieConfig
     base_model_prefix = "model"
@@ -113,13 +113,13 @@ class BirdieModel(BirdiePreTrainedModel):
         Args:
             input_ids: [rows, length], the tokens of a text a row, or those that follow what `cache` read.
             attention_mask: [rows, length], or with the columns of earlier calls before these; 0 on padding,
-                which is to the left of texts where there is a cache. None: there is no padding.
+                which is to the left of texts where there is a cache. None = no padding.
             context_length: [rows], how many tokens at the beginning of each text are read in both
                 directions. None: those before the start token, or none where a text has no start token.
-            cache: what an earlier call carried on.
+            cache: the cache of an earlier call.
             use_cache: whether to return a cache.
             output_hidden_states: whether to return the residual stream before and after each block.
-            kwargs: what other models read.
+            kwargs: arguments of other models, which are ignored.
         """
         del kwargs
         rows, length = input_ids.shape
@@ -157,7 +157,7 @@ class BirdieModel(BirdiePreTrainedModel):
         Args:
             input_ids: [rows, length].
             attention_mask: [rows, length], 0 on padding.
-            whole: whether all of a row without a start token is context, and not nothing of it.
+            whole: whether a row without a start token is all context (else it has no context).
         """
         given = attention_mask.bool()
         starts = torch.zeros_like(given)
@@ -168,7 +168,7 @@ class BirdieModel(BirdiePreTrainedModel):
 
 
 class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
-    """The model with its head, which writes an answer to a context."""
+    """The model with its head, which generates an answer to a context."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embedding.weight"}  # noqa: RUF012
 
@@ -209,13 +209,13 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
             input_ids: see `BirdieModel.forward`, as for the arguments that are not listed here.
             attention_mask: 0 on padding.
             context_length: how many tokens at the beginning of each text are read in both directions.
-            cache: what an earlier call carried on.
+            cache: the cache of an earlier call.
             labels: [rows, length], the tokens themselves, which are shifted here; -100 where there is no
                 loss, as on the context.
             use_cache: whether to return a cache.
             output_hidden_states: whether to return the residual stream before and after each block.
             logits_to_keep: the number of the last positions to score, or their indices; 0 = all.
-            kwargs: what the loss reads, such as `num_items_in_batch`.
+            kwargs: arguments of the loss, such as `num_items_in_batch`.
         """
         read = self.model(
             input_ids,
@@ -269,7 +269,7 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
 
 
 class BirdieForSeq2SeqLM(BirdieForCausalLM):
-    """The same model for programs that give context and answer apart, as the LM Evaluation Harness does."""
+    """The same model for programs that pass context and answer apart, such as the LM Evaluation Harness."""
 
     def forward(  # noqa: PLR0917
         self,
@@ -288,7 +288,7 @@ class BirdieForSeq2SeqLM(BirdieForCausalLM):
             attention_mask: [rows, context], 0 on padding, on either side.
             context_length: as of `BirdieForCausalLM.forward`.
             cache: as there, without labels.
-            labels: [rows, answer], the answers; -100 where there is none, behind an answer.
+            labels: [rows, answer], the answers; -100 after an answer.
             logits_to_keep: as there, without labels.
             kwargs: as there.
         """
@@ -308,7 +308,7 @@ class BirdieForSeq2SeqLM(BirdieForCausalLM):
         return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=read.hidden_states)
 
     def generate(self, inputs: torch.LongTensor | None = None, *args, **kwargs):
-        """Return the answers alone; the arguments are those of `BirdieForCausalLM.generate`."""
+        """Return only the answers; the arguments are those of `BirdieForCausalLM.generate`."""
         length = (kwargs["input_ids"] if inputs is None else inputs).shape[1]
         answers = super().generate(inputs, *args, **kwargs)
         if torch.is_tensor(answers):

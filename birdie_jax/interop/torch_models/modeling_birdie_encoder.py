@@ -1,4 +1,4 @@
-"""The encoder of "Pretraining Without Attention": it names hidden tokens, and scores texts."""
+"""The encoder of "Pretraining Without Attention": it predicts hidden tokens and scores texts."""
 
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ class S4D(nn.Module):
         by_head = u.float().unflatten(-1, (heads, -1)).movedim(1, -1)
         if self.reverse:
             by_head = by_head.flip(-1)
-        # Twice the length, so that the end does not reach the beginning.
+        # Twice the length keeps the end from reaching the beginning.
         transformed = torch.fft.rfft(by_head, 2 * length)
         kernel = torch.fft.rfft(self._kernel(length), 2 * length)[:, None]
         y = torch.fft.irfft(transformed * kernel, 2 * length)[..., :length]
@@ -106,14 +106,14 @@ class SelfAttention(nn.Module):
             part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        # Padding sees itself, so that no softmax is over nothing.
+        # Padding sees itself, so no softmax is empty.
         seen = given[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen[:, None])
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 class Mixer(nn.Module):
-    """What a block mixes along the sequence, where it is gated as in BiGS:
+    """The mixing of a block along the sequence, gated as in BiGS:
 
     V = gelu(W_v x)        U = gelu(W_u mixed(x))        y = W_o (U * V)
     """  # noqa: D400, D415
@@ -174,7 +174,7 @@ class EncoderBlock(GradientCheckpointingLayer):
 
 
 class BirdieEncoderPreTrainedModel(PreTrainedModel):
-    """What the models with and without a head share."""
+    """The common part of the models with and without a head."""
 
     config_class = BirdieEncoderConfig
     base_model_prefix = "model"
@@ -217,10 +217,10 @@ class BirdieEncoderModel(BirdieEncoderPreTrainedModel):
 
         Args:
             input_ids: [rows, length], a text or a pair of texts a row.
-            attention_mask: [rows, length], 0 on padding. None: there is none.
+            attention_mask: [rows, length], 0 on padding. None = no padding.
             token_type_ids: [rows, length], the type of each token. None: 0.
             output_hidden_states: whether to return the residual stream before and after each block.
-            kwargs: what other models read.
+            kwargs: arguments of other models, which are ignored.
         """
         del kwargs
         given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -255,7 +255,7 @@ class MaskedTokenHead(nn.Linear):
 
 
 class BirdieEncoderForMaskedLM(BirdieEncoderPreTrainedModel):
-    """The encoder with the head that names hidden tokens."""
+    """The encoder with the head that predicts hidden tokens."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embedding.weight"}  # noqa: RUF012
     _keys_to_ignore_on_load_unexpected = (r"^pooler\.", r"^classifier\.")

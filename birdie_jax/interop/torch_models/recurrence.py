@@ -56,7 +56,7 @@ def read_both_ways(
         decay: [rows, length, channels, ...], zero where the state is cut.
         entry: of the same shape.
         bidirectional: whether half of the channels runs in reverse.
-        cache: what decoding carries of this layer: the state of the channels that run forward.
+        cache: this layer's state during decoding: the state of the channels that run forward.
     """
     state = None if cache is None else cache.get("state")
     if not bidirectional:
@@ -64,7 +64,7 @@ def read_both_ways(
     else:
         (decay, reverse_decay), (entry, reverse_entry) = decay.chunk(2, 2), entry.chunk(2, 2)
         forward = linear_scan(decay, entry, state)
-        # What comes after the last token is not known: these channels start from zero.
+        # No token after the last is known: these channels start from zero.
         reverse = linear_scan(reverse_decay.flip(1), reverse_entry.flip(1), None).flip(1)
         h = torch.cat([forward, reverse], 2)
     if cache is not None:
