@@ -46,7 +46,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_filters_keep_the_expected_tokens(sampling, seed):
+def test_what_is_left(sampling, seed):
     logits = logits_of(seed)
     left = np.isfinite(filter_logits(jnp.asarray(logits), sampling))
     for row in range(len(logits)):
