@@ -68,8 +68,8 @@ _OUTPUT = define_path("output", "File for the answers to --prompt_file; default:
 _OBJECTIVE = flags.DEFINE_string(
     "objective",
     None,
-    f"Ask in the form of this objective, or arm, of the run's mixture: {', '.join(OBJECTIVES)}. Default: "
-    "prefix_lm, or else causal_lm. [MASK] in the prompt stands for a gap where the objective has gaps.",
+    f"Form of the prompt: an objective, or an arm of the run's mixture: {', '.join(OBJECTIVES)}. Default: "
+    "prefix_lm, or else causal_lm. [MASK] in the prompt marks a gap, if the objective has gaps.",
 )
 _MAX_TOKENS = flags.DEFINE_integer(
     "max_tokens", 64, "Largest number of tokens of an answer.", lower_bound=1, upper_bound=_MANY

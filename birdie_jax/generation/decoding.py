@@ -173,7 +173,7 @@ def _decode_scanned(
 def _decode_unrolled(
     settings: DecodeSettings, params: PyTree, state: DecodeState, rules: DecodeRules
 ) -> tuple[DecodeState, Int[Array, "rows chunk"]]:
-    """Decode with unrolled layers, so that XLA's CPU compiler copies no parameters."""
+    """Decode with unrolled layers; otherwise XLA's CPU compiler copies parameters."""
     model, layout = settings.model, causal_layout(len(state.token), 1)
     layers = unstack_layers(model, params, state.cache)
     few = len(state.token) in FEW_TOKENS

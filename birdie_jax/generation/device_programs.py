@@ -83,7 +83,7 @@ class DevicePrograms:
         *arguments: *_Arguments,
         donate: bool = False,
     ) -> Callable[[PyTree, *_Arguments], _Results]:
-        """Return `function` compiled for parameters and such arguments, so that compilation is timed apart.
+        """Return `function` compiled for parameters and such arguments; compilation is timed separately.
 
         Args:
             name: the name of the function.

@@ -200,7 +200,7 @@ class Generator:
         before: Sequence[SavedState | None] = [None] * len(prompts) if states is None else states
         for number, (prompt, count, state) in enumerate(zip(prompts, max_tokens, before, strict=True)):
             self.check_length(prompt, count, f"prompt {number + 1}", state)
-        # A power of two, so that few sizes of cache are compiled for models where it grows.
+        # A power of two, so few sizes of growing caches are compiled.
         room = power_of_two(max(max_tokens)) if self.cache_grows else 0
         settings = DecodeSettings(self.model, self.sampling, self._chunk_tokens, room)
         if self.pruning is not None and states is None:

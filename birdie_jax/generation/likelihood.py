@@ -195,7 +195,7 @@ class Scorer:
         length = min(_CHUNK, max(_MIN_CHUNK, power_of_two(longest)))
         chunks = -(-longest // length)
         rows = power_of_two(len(windows))
-        # A power of two, so that few sizes of cache are compiled for models where it grows.
+        # A power of two, so few sizes of growing caches are compiled.
         cache = generator.programs.empty_cache(generator.model, rows, length * power_of_two(chunks))
         found: list[np.ndarray] = []
         waiting: TextState | None = None
@@ -207,7 +207,7 @@ class Scorer:
             read = generator.programs.compile("texts", 0, function, cache, chunk, donate=True)
             state = read(generator.params, cache, chunk)
             cache = state.cache
-            # One chunk behind, so that the device never waits, and no more than two chunks are held.
+            # One chunk behind: the device never waits, and at most two chunks are held.
             if waiting is not None:
                 found.append(np.asarray(waiting.losses))
             waiting = state
@@ -220,8 +220,8 @@ class Scorer:
 def _powers(count: int) -> Iterator[int]:
     """Yield powers of two, the greatest first, that add up to `count`, each at most 8.
 
-    Prompts have few numbers of choices; those beyond 8 are scored after the others, so that the memory of
-    repeated caches has a limit.
+    Prompts have few numbers of choices; those beyond 8 are scored after the others, which limits the
+    memory of repeated caches.
     """
     while count:
         power = min(8, 1 << (count.bit_length() - 1))

@@ -116,7 +116,7 @@ def bucket_length(length: int) -> int:
 
 
 def power_of_two(count: int) -> int:
-    """Return the next power of two, so that few numbers of rows and of tokens are compiled for."""
+    """Return the next power of two, so few numbers of rows and tokens are compiled."""
     return 1 << (count - 1).bit_length()
 
 

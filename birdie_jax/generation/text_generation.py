@@ -129,7 +129,7 @@ class _UnfinishedAnswer:
         self.stopped_by: str | None = None
 
     def push(self, tokens: np.ndarray, stop_tokens: Sequence[int]) -> str:
-        """Add tokens one by one, so that chunks of any size end the answer at the same token."""
+        """Add tokens one by one; chunks of any size end the answer at the same token."""
         new = []
         for token in tokens.tolist():
             if self.stopped_by is not None:

@@ -94,8 +94,8 @@ def check_source(source: str, *, name_checkpoint: bool, field: str = _FIELD, fix
 
     Args:
         source: `config.init.from`.
-        name_checkpoint: return the folder of the newest checkpoint in place of a workdir, so that several
-            processes read the same one.
+        name_checkpoint: return the folder of the newest checkpoint in place of a workdir; several
+            processes then read the same one.
         field: the field that holds it.
         fixed: whether a workdir needs a step, because its newest one may change before the next read.
 

@@ -72,7 +72,7 @@ def read_weights(
                 part = file.get_slice(name)
                 if tuple(part.get_shape()) != shape:
                     raise InteropError(
-                        f"{path}: tensor {name!r} has shape {part.get_shape()}; {described_by} asks for "
+                        f"{path}: tensor {name!r} has shape {part.get_shape()}; {described_by} requires "
                         f"{list(shape)}"
                     )
                 tensors[name] = checked_tensor(path, name, file)

@@ -264,7 +264,7 @@ def _flow_sums(
 
 
 def _layer_sums(layer: PrunedLayer, length: int) -> tuple[Array, ...]:
-    assert layer.trace is not None  # asked for
+    assert layer.trace is not None  # traced
     real = layer.segment_ids > 0
     parts = jnp.where(real, layer.index * BINS // length, BINS).reshape(-1)
     influence = jnp.where(real, layer.trace.influence, 0.0).reshape(-1)

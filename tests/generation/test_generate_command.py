@@ -101,7 +101,7 @@ def test_a_stopped_command_resumes_its_file(workdir, tmp_path):
     assert [(answer["id"], answer["sample"]) for answer in answers] == [
         (n, sample) for n in range(12) for sample in range(2)
     ]
-    # The same prompt has the same answer wherever it stands, and another one for another sample.
+    # The same prompt has the same answer in any place, and another one for another sample.
     texts = [answer["generated"] for answer in answers]
     assert texts[:8] == texts[8:16] == texts[16:]
     assert texts[0] != texts[1]

@@ -25,7 +25,7 @@ KINDS = [
     pytest.param(("transformer", True), marks=pytest.mark.slow),
 ]
 NONE = np.empty(0, np.int32)
-# All whole passes of the tests are of this length, so that one program does for them.
+# All whole passes of the tests have this length, so they share one program.
 LENGTH = 64
 
 

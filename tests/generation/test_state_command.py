@@ -92,7 +92,7 @@ def test_invalid_flags_are_refused(folder):
             run,
             f"--load_state={folder / 'book.txt'}",
             ask,
-        ): f"{folder / 'book.txt'}: is damaged, or no saved",
+        ): f"{folder / 'book.txt'}: is damaged, or is not a saved",
         (f"--workdir={folder / 'other'}", load, ask): (
             f"{state}: belongs to gated_ssm_plus of {folder / 'run'} step 5 (config "
         ),

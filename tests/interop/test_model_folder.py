@@ -216,7 +216,7 @@ def config_of_text(text):
 WEIGHTS = [
     (damage, "tensor 'layers.2.mlp.gate.kernel' is damaged: its bytes have ch"),
     (tensors_with(**{"layers.1.mlp.in.kernel": None}), "lacks the tensor 'layers.1.mlp.in.kernel', which"),
-    (tensors_with(head=np.zeros((2, 2), np.float32)), "holds the tensor 'head', which is no part of what"),
+    (tensors_with(head=np.zeros((2, 2), np.float32)), "holds the tensor 'head', which "),
     (tensors_with(**{"final_norm.scale": np.ones(17, np.float32)}), "tensor 'final_norm.scale' has shape"),
     (put_integers, "tensor 'final_norm.scale' is of type I32; allowed: BF16, F16, F32, F64"),
     (describes(name="gated_ssm"), "holds the tensor 'layers.0.mixer.convolution.kernel' and 14 more,"),

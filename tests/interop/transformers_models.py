@@ -62,7 +62,7 @@ def cache_sizes(cache) -> list[torch.Size]:
 
 
 def answers(model, folder: Path, given: dict[str, np.ndarray]) -> dict[str, object]:
-    """Return the texts that are written greedily, and whether beams and sampling are as they have to be."""
+    """Return the greedy texts, and whether beams and sampling are correct."""
     tokenizer = AutoTokenizer.from_pretrained(folder, **TRUSTED)
     prompts = tokenizer(given["prompts"].tolist(), return_tensors="pt", padding=True)
     length, most = prompts.input_ids.shape[1], {"max_new_tokens": int(given["max_tokens"])}

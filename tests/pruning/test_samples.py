@@ -53,7 +53,7 @@ def expected_kept(segments, context, score, share):
 def test_each_sample_keeps_its_best(seed, share):
     rng = np.random.default_rng(seed)
     segments, context = packed_row(rng)
-    # Few values, so that there are equal ones.
+    # Few values, so some are equal.
     score = rng.integers(0, 4, LENGTH).astype(np.float32)
     tokens = rows_of(segments, context)
     kept = np.asarray(kept_mask(tokens, jnp.asarray(score[None]), share))[0]
@@ -65,7 +65,7 @@ def test_each_sample_keeps_its_best(seed, share):
     real = np.asarray(taken.segment_ids[0]) > 0
     np.testing.assert_array_equal(np.asarray(taken.index[0])[real], np.flatnonzero(kept))
     np.testing.assert_array_equal(np.asarray(taken.segment_ids[0])[real], segments[kept])
-    assert not real[: count - kept.sum()].any(), "padding stands on the left"
+    assert not real[: count - kept.sum()].any(), "padding is on the left"
 
 
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.2, 0.5, 0.9]))
