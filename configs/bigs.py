@@ -19,7 +19,7 @@ From table 5, one configuration of each grid: AdamW with betas 0.9 and 0.98 and 
 stack_attention has a peak of 4e-4, a line down to 0, 0.01 of decay and 2 % of warm-up, the others 6e-4, a
 cosine, 0.05 and 1 %. The cosine ends at a tenth of the peak, as in the published command. Batches are 840
 rows for 11B tokens, BERT's, and 760 else, the same for every cell; steps are what makes up the tokens. The
-batch of the 119m model is not told: 760. All divide 8, 4 or 2 devices.
+paper does not report the batch of the 119m model: 760 here. All divide 8, 4 or 2 devices.
 
 Other than in the paper: rows are packed, tokens are hidden anew whenever a text is read, pieces are
 SentencePiece's (30,266 and 256 special ones, as many as BERT's), activations bfloat16. Attention's weights

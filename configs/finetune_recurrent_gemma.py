@@ -4,7 +4,7 @@ r"""Fine-tuning an imported RecurrentGemma on phone number retrieval (Birdie pap
         --config.init.from=imported/recurrentgemma-2b --workdir=runs/recurrentgemma_phonebook
 
 Variants: the published sizes 2b (the default) and 9b, and tiny, a model of three layers that tests write.
-docs/griffin.md tells how such a model is imported.
+docs/griffin.md shows how to import such a model.
 
 The task and its values are those of configs/finetune_phonebook.py: for tiny books of 4 to 16 first names
 with numbers of four digits, for the others of 8 to 64 entries, in 512 rows of 2,048 (any power of two of

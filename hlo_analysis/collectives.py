@@ -122,7 +122,7 @@ def _slice_transfer(
 
 
 def _kind(computation: Computation, instruction: Instruction) -> str:
-    """Return the kind of a collective; an all-reduce of which only a slice is kept is a reduce-scatter."""
+    """Return the kind of a collective; an all-reduce that keeps only a slice is a reduce-scatter."""
     kind = instruction.opcode.removesuffix("-start")
     users = computation.users[instruction.name]
     if kind == "all-reduce" and users and all(user.opcode == "dynamic-slice" for user in users):

@@ -32,8 +32,8 @@ def activation_bytes(module: HloModule) -> int:
     """Return the bytes that loops write and later loops read: what is kept for the backward pass.
 
     Of the results of a `while` those count that its body changes and that a later `while` of the same
-    computation reads without changing them. What is kept without loops, e.g. by a model of one layer,
-    cannot be told from other temporaries.
+    computation reads without changing them. Without loops, e.g. in a model of one layer, kept values
+    cannot be distinguished from other temporaries.
     """
     kept = 0
     for computation in module.computations.values():

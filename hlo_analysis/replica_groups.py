@@ -96,7 +96,7 @@ def _members_along_axes(
 
     Args:
         axes: the axes of that mesh, such as `'a'=2,'b'=4`; they need not be those of the run.
-        extents: the extents by which the devices are numbered, if not those of the axes.
+        extents: the extents that number the devices, if not those of the axes.
         order: the order of `extents` in the mesh.
         listed: the devices of the mesh one by one, in place of these two.
         grouped: the axes of a group, such as `'a','b':(2)2`: of the latter, divided into extents 2, 2 and

@@ -53,7 +53,7 @@ class BirdieSSMConfig(RecurrentConfig):
 def _recurrence_inputs(
     parameters: tuple[Array, ...], operands: tuple[Array, ...], not_reset: Array | None
 ) -> tuple[Array, Array]:
-    """Return f_t and z_t, by which h_t = f_t * h_{t-1} + z_t."""
+    """Return f_t and z_t of h_t = f_t * h_{t-1} + z_t."""
     del parameters, not_reset
     z, w_f_x = operands
     f = sigmoid(w_f_x)

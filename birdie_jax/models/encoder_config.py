@@ -78,7 +78,7 @@ def refuse_cache(config: ModelConfig) -> NoReturn:
     """
     raise ConfigError(
         f"config.model.name: found {config.name!r}, a bidirectional encoder, which cannot generate: "
-        "each of its tokens reads those after it, so that no cache goes on from one token to the next; "
+        "each of its tokens reads those after it, so a cache cannot continue from token to token; "
         f"allowed: {', '.join(language_model_names())}"
     )
 
@@ -97,9 +97,9 @@ _NOT_READ = (
     "min_predicted_id",
     "max_predicted_id",
 )
-"""The fields of `config.model` by which other models differ, and which no encoder has a place for.
+"""The fields of `config.model` that other models use and encoders do not.
 
-`state` is none of them: one file sets the sizes of encoders and of other models.
+`state` is not among them: one file sets the sizes of encoders and of other models.
 """
 
 INITIALISATIONS = ("legs", "lin", "inv")
@@ -118,7 +118,7 @@ class EncoderConfig(MixerConfig):
 
     Attributes:
         positions: the rows of the table of learned positions; a row of a batch may not be longer.
-        token_types: the rows of the table of token types, by which the two texts of a pair differ.
+        token_types: the rows of the table of token types, which distinguish the two texts of a pair.
         embedding_dropout: the share of the embeddings that training sets to zero.
         activation: the form of GELU in the blocks, tanh or exact; the head's is exact.
         kernel_deviation: the standard deviation that the weights of the blocks start with; the paper's
@@ -231,7 +231,7 @@ class EncoderConfig(MixerConfig):
 
     @staticmethod
     def attends(model: ModelConfig) -> bool:
-        """Tell whether a model of this section mixes by attention."""
+        """Return whether a model of this section mixes by attention."""
         return issubclass(mixer := mixer_type(model), EncoderMixer) and mixer.attends
 
 

@@ -48,8 +48,8 @@ class GatedSSMConfig(RecurrentConfig):
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
     """Biases with which a gate remembers for 2 to 200 tokens, log-uniform over the channels.
 
-    Without them every f_t starts near 1/2, nothing is remembered beyond a few tokens, and no gradient
-    tells the gates to remember more (Gers et al. 2000; Tallec and Ollivier 2018 for the spread).
+    Without them every f_t starts near 1/2, the state forgets after a few tokens, and no gradient
+    teaches the gates to remember more (Gers et al. 2000; Tallec and Ollivier 2018 for the spread).
     """
     timescale = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(2.0), jnp.log(200.0)))
     return jnp.log(timescale - 1)
@@ -58,7 +58,7 @@ def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float3
 def _recurrence_inputs(
     parameters: tuple[Array, ...], operands: tuple[Array, ...], not_reset: Array | None
 ) -> tuple[Array, Array]:
-    """Return f_t and i_t * z_t, by which h_t = f_t * h_{t-1} + i_t * z_t."""
+    """Return f_t and i_t * z_t of h_t = f_t * h_{t-1} + i_t * z_t."""
     del not_reset
     (b_f,) = parameters
     w_i_x, z, w_f_x = operands

@@ -63,7 +63,7 @@ class InfluenceRequest:
 
 @runtime_checkable
 class ScoredArrays(Protocol):
-    """The arrays of a recurrence, by which the influence of its tokens is known."""
+    """The arrays of a recurrence that determine the influence of its tokens."""
 
     def split_channels(self, parts: int) -> Sequence["ScoredArrays"]:
         """Return the arrays of `parts` equal parts of the channels, one after the other."""

@@ -99,7 +99,7 @@ class KeyValueCache(NamedTuple):
 
 
 def continuing_tokens(layout: Layout) -> TokenMask:
-    """Return the tokens that go on with the open sample of a cache: those before the first reset."""
+    """Return the tokens that continue the open sample of a cache: those before the first reset."""
     return ~jax.lax.associative_scan(jnp.logical_or, layout.forward_reset, axis=1)
 
 

@@ -145,7 +145,7 @@ class LayerStack(NamedTuple):
     Attributes:
         keys: the names under which the stack is found, from the outermost on.
         layers: the numbers of its layers.
-        config: the architecture of which its layers are blocks.
+        config: the architecture of its layers.
     """
 
     keys: tuple[str, ...]
@@ -160,18 +160,18 @@ class LayerStack(NamedTuple):
 
 
 def is_hybrid(config: ModelConfig) -> bool:
-    """Tell whether the layers are blocks of several models."""
+    """Return whether the layers are blocks of several models."""
     return bool(mixer_config(config).layer_models())
 
 
 def pattern_configs(config: ModelConfig) -> tuple[ModelConfig, ...]:
-    """Return the architectures of which the layers are blocks in turn: one where all layers are alike."""
+    """Return the architectures that the layers repeat in turn: one where all layers are alike."""
     names = mixer_config(config).layer_models() or (config.name,)
     return tuple(replace(config, name=name) for name in names)
 
 
 def layer_configs(config: ModelConfig) -> list[ModelConfig]:
-    """Return for each layer the architecture of which it is a block."""
+    """Return the architecture of each layer."""
     pattern = pattern_configs(config)
     return [pattern[layer % len(pattern)] for layer in range(config.layers)]
 
@@ -217,7 +217,7 @@ def unstacked(config: ModelConfig, tree: PyTree[Array]) -> list[PyTree[Array]]:
 
 
 def restacked(config: ModelConfig, parts: Sequence[PyTree[Array]]) -> PyTree[Array]:
-    """Return the tree of which `parts` are the parts of each layer."""
+    """Return the tree whose layers are `parts`."""
     return assemble(
         [
             (stack, jax.tree.map(lambda *leaves: jnp.stack(leaves), *[parts[one] for one in stack.layers]))

@@ -37,7 +37,7 @@ def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) 
         x: the output of a branch of a block.
         rate: the probability that a value becomes zero.
         row_keys: the key of each row of `x` in this layer; None: `x` as it is.
-        branch: the number of the branch within its block, by which masks differ.
+        branch: the number of the branch within its block; each branch has its own mask.
     """
     if row_keys is None or rate == 0:
         return x

@@ -83,7 +83,7 @@ def causal_layout(rows: int, length: int) -> Layout:
 def continued_layout(
     lengths: Int[Array, " rows"], begins: Bool[Array, " rows"], bidirectional: TokenMask
 ) -> Layout:
-    """Return the layout of rows that go on with the samples of a cache, or begin them, of several lengths.
+    """Return the layout of rows of several lengths that continue or begin the samples of a cache.
 
     Nothing enters the last token of a row from its right: what follows it is read by another call.
 

@@ -1,4 +1,4 @@
-"""What belongs to a parameter besides its values, said where the parameter is created.
+"""Policies of parameters: their axes, weight decay, learning-rate factor and type of computation.
 
 A layer creates its parameters by `parameter`, with a `ParameterPolicy` each. `init` and `apply` are those
 of any linen module and know plain arrays alone; `parameter_policies` collects the policies of a model.
@@ -146,6 +146,6 @@ def resize_rows(table: Float[Array, "..."], rows: int, axis: int = 0) -> Float[A
 
 
 def one_token_batch() -> Batch:
-    """Return the smallest batch, by which a model's parameters are found without its data."""
+    """Return the smallest batch, which initializes a model's parameters without its data."""
     one = jnp.zeros((1, 1), jnp.int32)
     return Batch(one, one, one > 0, one, one, one > 0, one)

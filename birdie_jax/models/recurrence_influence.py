@@ -45,8 +45,8 @@ class RecurrenceArrays:
 
     Attributes:
         decay: a_t; in a bidirectional layer its second half belongs to the channels that run in reverse.
-        entry: x_t, likewise.
-        gate: what o_t is a function of, likewise; None where the layer has no output gate.
+        entry: x_t, in the same order of channels.
+        gate: the input of o_t, in the same order; None where the layer has no output gate.
         readout: the function from the gate to o_t, number by number.
     """
 

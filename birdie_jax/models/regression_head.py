@@ -1,4 +1,4 @@
-"""The head of a task with a number to tell: one score."""
+"""The head of a task that predicts a number: one score."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ class RegressionHead(TaskHead):
     def __call__(
         self, x: Activations, samples: Samples, row_keys: RowKeys | None = None
     ) -> Float32[Array, "rows samples 1"]:
-        """Return the number that is told."""
+        """Return the predicted number."""
         return self.pooled_scores(x, samples, row_keys, 1)
 
     @staticmethod

@@ -52,7 +52,7 @@ class SampleLosses(NamedTuple):
 def sample_losses(
     model: LanguageModel, max_samples: int, params: PyTree, batch: Batch, row_keys: RowKeys | None = None
 ) -> SampleLosses:
-    """Return the losses of labels, each of which is on the first position of its sample.
+    """Return the losses of labels; each label is on the first position of its sample.
 
     Args:
         model: a model with a head.

@@ -51,7 +51,7 @@ def cache_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def cache_from_names(model: LanguageModel, named: Mapping[str, np.ndarray]) -> PyTree[np.ndarray]:
-    """Return the cache of which `named` is `name_cache`.
+    """Return the cache that `name_cache` named: the inverse of that function.
 
     Raises:
         SavedStateError: an array is missing, unknown, or of another shape or type than the model's cache.

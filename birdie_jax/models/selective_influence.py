@@ -46,8 +46,8 @@ class SelectiveArrays(NamedTuple):
 
     Attributes:
         steps: s_t; in a bidirectional layer the second half of the channels runs in reverse.
-        u: the input of the scan, likewise.
-        A: the rates, negative, likewise.
+        u: the input of the scan, in the same order of channels.
+        A: the rates, negative, in the same order.
         B: the weights of the input.
         C: the weights of the output.
     """

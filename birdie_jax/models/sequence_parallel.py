@@ -89,7 +89,7 @@ def _exchange_states(
 ) -> tuple[RowState, RowState]:
     """Return the state that enters this device's shard, and the one that leaves the row.
 
-    `reverse` tells for each channel whether it is read from the end of the row.
+    `reverse` is true for each channel that is read from the end of the row.
     """
     shard = jax.lax.axis_index(SEQUENCE)
     products, lasts = jax.lax.all_gather((product, last), SEQUENCE)

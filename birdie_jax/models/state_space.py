@@ -10,7 +10,7 @@ class StateSpace(NamedTuple):
     """h_t = A' h_{t-1} + u_t, y_t = Re(C' h_t) + D u_t, with a system for each head.
 
     Attributes:
-        log_a: dt A, of which A' is the exponential: so A'^l is exp(l dt A), and no product of rounded ones.
+        log_a: dt A, the logarithm of A': so A'^l is exp(l dt A), and no product of rounded ones.
         c: C' = C B', what the modes count in the output.
         d: D, the factor of the input.
     """

@@ -36,8 +36,8 @@ class Head(NamedTuple):
 
     Attributes:
         kind: a name of `HEADS`.
-        name: the name of what is to be told, under which the last map's parameters are saved: a run on the
-            same task goes on with them, and one on another makes its own. Any but `POOLER`.
+        name: the name under which the last map's parameters are saved. A run on the same task reuses them;
+            a run on another task creates its own. Any name but `POOLER`.
         outputs: the number of classes, or of choices; 1 for others.
         classes: the names of the classes in the order of their scores; empty = there are none, or they are
             not known.
@@ -54,7 +54,7 @@ class Head(NamedTuple):
         return self.kind, self.name, self.outputs
 
     def has_other_classes(self, other: "Head") -> bool:
-        """Tell whether both have named classes, and not the same ones in the same order."""
+        """Return whether both have named classes, and not the same ones in the same order."""
         return bool(self.classes and other.classes) and self.classes != other.classes
 
 

@@ -15,8 +15,8 @@ from birdie_jax.models.layout import Layout
 class WindowCache(NamedTuple):
     """The last tokens of the open sample of each row; its size does not depend on how many there were.
 
-    The token at position p of its sample is in slot p modulo the window. So the number of tokens tells
-    which position each slot holds, and a slot that a sample has not reached is known to be another's.
+    The token at position p of its sample is in slot p modulo the window. So the number of tokens
+    determines which position each slot holds, and which slots the sample has not reached.
 
     Attributes:
         keys: the keys of the tokens, already turned to their positions.

@@ -38,7 +38,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def _gelu_gate(x: jax.Array) -> jax.Array:
-    """Return the factor by which GELU multiplies x."""
+    """Return the gate g of GELU(x) = x * g."""
     return 0.5 * jnp.tanh(x * (GELU_LINEAR + GELU_CUBIC * (x * x))) + 0.5
 
 
@@ -95,8 +95,8 @@ class Cell(NamedTuple):
             a counts as zero at a reset is not the task of the cell.
         readout: the function of one more projection, where one is given, that multiplies the state.
         transcendentals: the number of functions such as tanh that both compute for an element.
-        identity_operands: for each operand a value, all of which together make a = 1 and x = 0, whatever
-            the parameters: a kernel pads with them.
+        identity_operands: a value for each operand. Together they make a = 1 and x = 0 for any
+            parameters; a kernel pads with them.
     """
 
     name: str

@@ -137,7 +137,7 @@ def backward(
 
 
 def grid_for(arrays: list[jax.Array], blocks: int, direction: str, interpret: Interpret) -> TpuGrid:
-    """Return the grid of a call with such arrays, each step of which reads and writes `blocks` blocks."""
+    """Return the grid of a call with such arrays; each step reads and writes `blocks` blocks."""
     dtype, limit = jnp.result_type(*arrays), BLOCKS_BYTES // blocks
     return make_grid(arrays[0].shape, dtype, direction, interpret, block_bytes=limit, max_rows=MAX_ROWS)
 

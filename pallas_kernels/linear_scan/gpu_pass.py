@@ -103,7 +103,7 @@ def make_grid(
     chunks: int,
     interpret: object,
 ) -> GpuGrid:
-    """Return the grid for padded operands like `a` and `x` of which a pass reads `streams`.
+    """Return the grid of a pass that reads `streams` padded operands like `a` and `x`.
 
     Tiles are as long as divide the sequence, up to `TILE_BYTES`, and together `BYTES_IN_FLIGHT`: a
     multiprocessor wants some 35 KiB under way to be served at full speed. Where there are more blocks than

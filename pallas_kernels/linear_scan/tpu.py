@@ -37,7 +37,7 @@ from pallas_kernels.linear_scan.tpu_chunks import (
 
 
 def suits(shape: tuple[int, ...], direction: str) -> bool:
-    """Tell whether a call needs no padding: length and each direction's channels are multiples of 128."""
+    """Return whether a call needs no padding: length and each direction's channels are multiples of 128."""
     _, length, channels = shape
     return length % LENGTH_UNIT == 0 and channels % _channels_unit(direction) == 0
 

@@ -75,8 +75,8 @@ def for_each_step(chunk, reverse, body, carried):
     turns = chunk // unrolled
 
     def turn(count, carried):
-        # One address with fixed distances, also backwards: else the compiler cannot tell that what a step
-        # stores is not what the next one loads, and lets it wait.
+        # One address with fixed distances, also backwards. Otherwise the compiler cannot prove that a step
+        # does not store what the next one loads, and makes it wait.
         base = (turns - 1 - count if reverse else count) * unrolled
         for step in range(unrolled):
             carried = body(base + (unrolled - 1 - step if reverse else step), carried)

@@ -13,9 +13,9 @@ the decays and states of one state index at a time in registers. What the channe
 B and C is written side by side to shared memory, read again with rows along the threads, and summed: of the
 blocks' sums XLA takes the total. Every sum has a fixed order, so that two runs agree bit for bit.
 
-Each exponential is computed once forward and twice backward; 16 of them an element, of which a
-multiprocessor does 16 a clock, bound the pass rather than memory: 128 us at [8, 2048, 2048] on an H200,
-where memory would allow 63.
+Each exponential is computed once forward and twice backward. An element needs 16, and a multiprocessor
+does 16 a clock, so they bound the pass rather than memory: 128 us at [8, 2048, 2048] on an H200, where
+memory would allow 63.
 
 A call of few rows and channels has few blocks: [1, 16384, 2048] has 16 for 132 multiprocessors. The kernel
 is for batches that fill the chip.
@@ -69,7 +69,7 @@ def call_kernel(
         sequences: what streams in by tiles, [batch, tiles, 16, channels].
         others: all else: the columns, A in base 2, D, the bias, states; see the kernels.
         results: the shapes and types of the results.
-        with_resets: whether the columns tell what is kept.
+        with_resets: whether the columns say what is kept.
     """
     batch, _, _, channels = sequences["u"].shape
     names = [*sequences, *others, *results]

@@ -14,8 +14,8 @@ Gu and Dao 2023, appendix D) and takes the cotangents back through the states th
 memory. Each block of channels writes what it adds to the cotangents of B and C; they are summed afterwards
 in their order, so that two runs agree bit for bit.
 
-Memory accesses an element, of which each is u's size: 4 forward (u, dt, z, y), 7 backward (u, dt, z, dy and
-the three cotangents); and N / 128 numbers of float32 for the states that enter spans, once each.
+Memory accesses an element, each of u's size: 4 forward (u, dt, z, y), 7 backward (u, dt, z, dy and the
+three cotangents); and N / 128 numbers of float32 for the states that enter spans, once each.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""HLO texts written by hand, of which it is known what they execute and how often."""
+"""HLO texts written by hand; what they execute, and how often, is known."""
 
 LOOPS = """HloModule loops, is_scheduled=true
 

@@ -1,4 +1,4 @@
-"""Small models of every kind, and packed rows whose positions can be told apart."""
+"""Small models of every kind, and packed rows whose positions are all distinct."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -95,7 +95,7 @@ def compiled(model, method="__call__"):
 
 @pytest.fixture(scope="session")
 def make():
-    """Return a function that gives a model and its variables, of the fields it is told."""
+    """Return a function that creates a model and its variables from fields."""
 
     @cache
     def variables_of(model):

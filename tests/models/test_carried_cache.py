@@ -25,7 +25,7 @@ def kind(request):
 
 @pytest.fixture
 def carried(kind, make):
-    """Model, parameters, tokens and the layouts of two parts, of which the second continues the first."""
+    """Model, parameters, tokens and the layouts of two parts; the second continues the first."""
     name, bidirectional = kind
     sections = {"sections": (AttentionConfig(heads=4, kv_heads=2, window=3),)} if name == "window" else {}
     name = "transformer" if name == "window" else name

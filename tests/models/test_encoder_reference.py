@@ -97,7 +97,7 @@ def scores_of_row(name, p, row):
 
 
 def drawn(path, leaf):
-    """Return numbers by which every term counts, also biases and what is clipped."""
+    """Return numbers that make every term count, also biases and what is clipped."""
     random = np.random.default_rng(list(jax.tree_util.keystr(path).encode()))
     name = path[-1].key
     if name == "A_re":

@@ -256,7 +256,7 @@ def test_no_encoder_generates(name):
         model.empty_cache(1, 4)
     assert str(error.value) == (
         f"config.model.name: found '{name}', a bidirectional encoder, which cannot generate: each of its "
-        "tokens reads those after it, so that no cache goes on from one token to the next; allowed: "
+        "tokens reads those after it, so a cache cannot continue from token to token; allowed: "
         "gated_ssm_plus, birdie_ssm, gated_deltanet, gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, "
         "mamba, mamba2, transformer"
     )

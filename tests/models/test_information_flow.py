@@ -44,7 +44,7 @@ def allowed(segments, in_context, position, source, bidirectional, *, start=True
         return False
     if source < position:
         return True
-    # The context reads itself; by recurrence also the start token (`start`), which follows it and tells
+    # The context reads itself; by recurrence also the start token (`start`), which follows it and reveals
     # nothing of the target.
     is_start = (
         not in_context[source] and in_context[source - 1] and segments[source - 1] == segments[source]

@@ -245,7 +245,7 @@ def abstract(shape, dtype="float32"):
 
 
 def test_the_toeplitz_form_adds_a_twentieth_to_blocks_of_128_tokens_at_most(monkeypatch):
-    """Of width 512, forward and backward; the head and the optimizer of a step come besides."""
+    """Of width 512, forward and backward, without the head and the optimizer of a step."""
     width, length, rows = 512, 128, 8
     section = EncoderConfig(positions=length)
     config = ModelConfig(

@@ -1,4 +1,4 @@
-"""Heads of fine-tuning against loops in float64, in packed rows; and what tells texts of a pair apart."""
+"""Heads of fine-tuning against loops in float64, in packed rows; and what distinguishes texts of a pair."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ FIRST = np.array([[0, 4], [0, 1]], np.int32)
 
 
 def config_of(kind, outputs=1, **more):
-    settings = {"features": FEATURES, "head": kind, "head_name": "told", "head_outputs": outputs} | more
+    settings = {"features": FEATURES, "head": kind, "head_name": "topic", "head_outputs": outputs} | more
     return dataclasses.replace(ModelConfig(), **settings)
 
 
@@ -54,7 +54,7 @@ def pooled_scores(x, params):
     for (row, number), (begin, end) in SAMPLES.items():
         mean = sum(x[row, place] for place in range(begin, end)) / (end - begin)
         pooled = np.tanh(mean @ params["pooler"]["kernel"] + params["pooler"]["bias"])
-        found[row, number] = pooled @ params["told"]["kernel"] + params["told"]["bias"]
+        found[row, number] = pooled @ params["topic"]["kernel"] + params["topic"]["bias"]
     return found
 
 
@@ -101,7 +101,7 @@ def test_a_span_begins_and_ends_within_its_sample(spans):
     for place, span in zip(SAMPLES, spans, strict=True):
         labels[place] = label_of_span(*span)
     found = head_type(config).losses(config, scores, jnp.asarray(labels), samples)
-    each = x @ params["told"]["kernel"] + params["told"]["bias"]
+    each = x @ params["topic"]["kernel"] + params["topic"]["bias"]
     for place, span in zip(SAMPLES, spans, strict=True):
         begin, end = SAMPLES[place]
         of_sample = each[place[0], begin:end]
@@ -125,9 +125,9 @@ def test_dropout_differs_between_samples_and_is_scaled():
         pooled = np.tanh(
             x[row, begin:end].mean(axis=0) @ params["pooler"]["kernel"] + params["pooler"]["bias"]
         )
-        terms = 2 * pooled[:, None] * params["told"]["kernel"]
+        terms = 2 * pooled[:, None] * params["topic"]["kernel"]
         masks = np.array(list(np.ndindex(*(2,) * FEATURES)))
-        distance = np.abs(masks @ terms + params["told"]["bias"] - scores[row, number]).max(axis=1)
+        distance = np.abs(masks @ terms + params["topic"]["bias"] - scores[row, number]).max(axis=1)
         assert distance.min() < 1e-4 < np.abs(wanted[row, number] - scores[row, number]).max()
         kept.append(tuple(masks[distance.argmin()]))
     assert len(set(kept)) == 3
@@ -138,8 +138,8 @@ def test_the_parameters_of_a_head_have_policies():
     samples = Samples(jnp.asarray(SEGMENTS), jnp.asarray(FIRST))
     x = jnp.zeros((*SEGMENTS.shape, FEATURES))
     policies = collect_policies(head_type(config)(config), x, samples)
-    assert sorted(policies) == ["pooler", "told"]
-    assert policies["told"]["kernel"].weight_decay and not policies["told"]["bias"].weight_decay
+    assert sorted(policies) == ["pooler", "topic"]
+    assert policies["topic"]["kernel"].weight_decay and not policies["topic"]["bias"].weight_decay
 
 
 def sample(*texts, label=1):
@@ -166,12 +166,12 @@ def test_the_type_of_a_token_is_the_number_of_its_text():
 @pytest.mark.parametrize("name", tiered({"gated_ssm"}, ["bigs", "gated_ssm"]))
 def test_a_sample_has_the_same_loss_in_any_company(name):
     """Alone as evaluation reads it, packed with others, and with more padding; and all of it is counted."""
-    config = micro_config(name=name, head="classification", head_name="told", head_outputs=2).model
+    config = micro_config(name=name, head="classification", head_name="topic", head_outputs=2).model
     model = build_model(config, 384)
     rows = [[PAIR, SINGLE], [SINGLE], []]
     batch = jax.tree.map(jnp.asarray, pack_rows(rows, 24, 4))
     params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
-    assert set(params["task_head"]) == {"pooler", "told"}
+    assert set(params["task_head"]) == {"pooler", "topic"}
     losses = quick_jit(lambda room, batch: sample_losses(model, room, params, batch), static_argnums=0)
     packed = losses(3, batch)
     assert packed.given.tolist() == [[True, True, False], [True, False, False], [False] * 3]

@@ -65,7 +65,7 @@ def test_scores_are_capped_before_some_are_barred(losses, inputs, bias):
 def losses(chunk, monkeypatch):
     """Return `token_losses` for a chunk; "held": without chunks, as a CPU does with few logits."""
     monkeypatch.setattr(module, "HELD_LOGITS_BYTES", HELD_LOGITS_BYTES if chunk == "held" else 0)
-    # A function of its own, of which no program is kept.
+    # A new function each time, so JAX has no compiled program for it.
     return lambda *arrays, **bias: token_losses(*arrays, LENGTH if chunk == "held" else chunk, **bias)
 
 

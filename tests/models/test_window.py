@@ -90,14 +90,14 @@ def extend(cache, layout, key):
     return cache, attended.values[:, :, 0, 0], attended.mask
 
 
-ACTIONS = st.lists(st.sampled_from(["go on", "begin", "pad"]), min_size=12, max_size=12)
+ACTIONS = st.lists(st.sampled_from(["continue", "begin", "pad"]), min_size=12, max_size=12)
 
 
 @given(ACTIONS, st.lists(st.sampled_from([1, 4]), min_size=3, max_size=12), st.data())
 def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
     """Whatever the calls are that a row is cut into, whatever is padding and wherever a call is not full.
 
-    A key is the number of its token in the row, so that keys tell which tokens are attended to.
+    A key is the number of its token in the row, so keys identify the tokens that are attended to.
     """
     cache, sample = WindowCache.empty((1, WINDOW, 1, 1), jnp.float32), []
     number = 0
@@ -108,17 +108,17 @@ def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
         acts = actions[number : number + count]
         expected = []
         for token, act in enumerate(acts, start=number):
-            if act == "begin" or (act == "go on" and sample is None):
+            if act == "begin" or (act == "continue" and sample is None):
                 sample = []
             sample = None if act == "pad" else [*sample, token + 1]
             expected.append(sample and sample[-WINDOW:])
-            acts[token - number] = act if act != "go on" or len(sample) > 1 or token == 0 else "begin"
+            acts[token - number] = act if act != "continue" or len(sample) > 1 or token == 0 else "begin"
         rest = length - count
-        segments = np.cumsum([act != "go on" for act in acts] + [False] * rest) + 1
+        segments = np.cumsum([act != "continue" for act in acts] + [False] * rest) + 1
         padded = np.array([act == "pad" for act in acts] + [True] * rest)
         layout = Layout(
             segment_ids=jnp.asarray(np.where(padded, 0, segments)[None], jnp.int32),
-            forward_reset=jnp.asarray([[act != "go on" for act in acts] + [False] * rest]),
+            forward_reset=jnp.asarray([[act != "continue" for act in acts] + [False] * rest]),
             reverse_reset=jnp.ones((1, length), bool),
             bidirectional=jnp.zeros((1, length), bool),
             skipped=jnp.asarray(np.arange(length)[None] >= count),
