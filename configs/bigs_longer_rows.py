@@ -15,7 +15,7 @@ table of positions, so that the first step begins with the model that was traine
 need nothing: their kernel goes as far as the rows do. Above 384 tokens they are computed in chunks.
 
 The paper's values (appendix A.1): 10,000 steps, of 104 rows and a learning rate of 4e-5 for 512 tokens, and
-of 3e-5 for 4,096. It reports no schedule: here cosine to a tenth, after 1 % of warm-up, as before.
+of 3e-5 for 4,096. It reports no schedule; here: cosine to a tenth, 1 % of warm-up, as in pre-training.
 It does not report the batch of 4,096 either: here 64 rows, Longformer's. The rest is that of
 configs/bigs.py, 8, 4 or 2 devices too.
 

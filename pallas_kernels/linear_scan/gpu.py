@@ -29,7 +29,7 @@ from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_
 
 
 def suits(shape: tuple[int, ...], direction: str) -> bool:
-    """Return whether a call fits without padding: whole words of time and blocks of a direction's channels."""
+    """Return whether a call needs no padding: whole words in time, whole blocks of channels a direction."""
     _, length, channels = shape
     chunks = choose_chunks(shape, direction)
     return length % (chunks * WORD) == 0 and channels % (parts_of(direction) * THREADS // chunks) == 0
