@@ -11,9 +11,9 @@ Variants: 11b (the default), 29b and 97b tokens for models of BERT-large's size,
 that is compared with Longformer, 500,000 steps; with the name of the model behind a comma unless it is
 bigs, as in `11b,stack_attention`. Gated models have 23 layers (119m: 12), stacked ones 24 (119m: 13).
 
-To expect, by the paper's table 1, on GLUE's development sets after fine-tuning, in the mean of its tasks:
-at 11B tokens bigs 83.3, stack_attention 83.3, gated_attention 81.8, stack_ssm 77.2; at 29B 84.8, 84.8, 82.9
-and 79.8; bigs at 97B 85.8. It reports no loss of pre-training as a number.
+Table 1 of the paper reports these means over GLUE's development sets after fine-tuning: at 11B tokens bigs
+83.3, stack_attention 83.3, gated_attention 81.8, stack_ssm 77.2; at 29B 84.8, 84.8, 82.9 and 79.8; bigs at
+97B 85.8. The paper reports no loss of pre-training as a number.
 
 From table 5, one configuration of each grid: AdamW with betas 0.9 and 0.98 and epsilon 1e-6, no clipping;
 stack_attention has a peak of 4e-4, a line down to 0, 0.01 of decay and 2 % of warm-up, the others 6e-4, a
@@ -21,9 +21,9 @@ cosine, 0.05 and 1 %. The cosine ends at a tenth of the peak, as in the publishe
 rows for 11B tokens, BERT's, and 760 else, the same for every cell; steps are what makes up the tokens. The
 paper does not report the batch of the 119m model: 760 here. All divide 8, 4 or 2 devices.
 
-Other than in the paper: rows are packed, tokens are hidden anew whenever a text is read, pieces are
-SentencePiece's (30,266 and 256 special ones, as many as BERT's), activations bfloat16. Attention's weights
-have no dropout.
+Differences from the paper: rows are packed, each reading of a text hides other tokens, pieces are
+SentencePiece's (30,266 and 256 special ones, as many as BERT's), activations are bfloat16. Attention's
+weights have no dropout.
 
 Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e a step of 11b needs 12.8 of 15.75 GiB a chip
 and takes 134 ms if everything overlaps, 239 ms if nothing does: 3.7 to 6.6 hours. At the same tokens a
@@ -69,7 +69,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.dtype = "bfloat16"
     config.model.remat = "auto"
 
-    # There is one arm, and nothing to decide: it is measured every so many steps.
+    # There is one arm and nothing to decide. It is measured every `every_steps`.
     config.bandit.policy = "fixed"
     config.bandit.every_steps = 5_000
 

@@ -11,7 +11,7 @@ r"""Longer rows for the encoders of configs/bigs.py: from 128 tokens to 512, or 
 
 Variants: 512 (the default), of a model of BERT-large's size on the same text, and 4096, of the 119M model
 on longer documents; with the name of the model behind a comma unless it is bigs. `init.from` repeats the
-table of positions, so that the first step begins with the model that was trained. The state-space layers
+table of positions, so the first step begins with the model that was trained. The state-space layers
 need nothing: their kernel goes as far as the rows do. Above 384 tokens they are computed in chunks.
 
 The paper's values (appendix A.1): 10,000 steps, of 104 rows and a learning rate of 4e-5 for 512 tokens, and
@@ -19,9 +19,9 @@ of 3e-5 for 4,096. It reports no schedule; here: cosine to a tenth, 1 % of warm-
 It does not report the batch of 4,096 either: here 64 rows, Longformer's. The rest is that of
 configs/bigs.py, 8, 4 or 2 devices too.
 
-To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention) on its
-development set; with 4,096 tokens QuALITY 32.8 and ContractNLI 71.4 on SCROLLS's test sets, with the same
-model at 128 tokens 32.3 and 68.7. configs/finetune_reading.py measures the development sets.
+The paper reports: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention) on its development
+set; with 4,096 tokens QuALITY 32.8 and ContractNLI 71.4 on SCROLLS's test sets, with the same model at 128
+tokens 32.3 and 68.7. configs/finetune_reading.py measures the development sets.
 
 Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e a step of 512 needs 9.3 of 15.75 GiB a chip
 and takes 70 ms if everything overlaps, 154 ms if nothing does: 12 to 26 minutes. A step of 4096, in four

@@ -10,7 +10,7 @@ The task and its values are those of configs/finetune_phonebook.py: for tiny boo
 with numbers of four digits, for the others of 8 to 64 entries, in 512 rows of 2,048 (any power of two of
 devices divides them), 250 steps. Everything is fine-tuned in the format of this program, with its start
 token: the rows of the special tokens begin as the mean of the others. The published sizes have not been
-run, as their weights were not at hand.
+run, because their weights were not available.
 """
 
 import runpy

@@ -84,7 +84,7 @@ def parse_hlo(text: str) -> HloModule:
 def _whole_lines(text: str) -> Iterator[str]:
     """Yield headers, instructions and footers, each in one line.
 
-    A Pallas kernel's metadata has line breaks, so that its call and what takes its results go over several.
+    A Pallas kernel's metadata has line breaks, so its call and what takes its results go over several.
     """
     instruction = ""
     for line in text.splitlines():

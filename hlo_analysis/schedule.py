@@ -4,7 +4,7 @@ Rules:
 - the body of a `while` is executed as often as its trip count says;
 - of a `conditional` the branch of the highest cost counts: each device takes one of them;
 - computations that are called, also asynchronously or by a custom call with the same operands, are executed
-  once a call; a fusion is one instruction, and what it contains is left to those who cost it (`flops`,
+  once a call; a fusion is one instruction, and the modules that cost it read its contents (`flops`,
   `memory_traffic`);
 - an asynchronous instruction counts at its `-start`, with the result shapes of its `-done`.
 """

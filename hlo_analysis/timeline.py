@@ -102,7 +102,7 @@ class _Flight(NamedTuple):
     """Something that runs beside the instructions.
 
     Attributes:
-        begin: the time at which it was asked for.
+        begin: the time at which it was requested.
         end: the time at which it is there.
         collectives: the collectives, each with its seconds on the links; none of a copy.
     """

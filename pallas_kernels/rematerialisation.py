@@ -1,4 +1,4 @@
-"""A name for what a recurrence gives, which a policy of rematerialisation can keep.
+"""A name for the result of a recurrence, which a policy of rematerialisation can keep.
 
     jax.checkpoint(f, policy=jax.checkpoint_policies.save_only_these_names(RECURRENCE))
 

@@ -27,7 +27,7 @@ def rotate(
 ) -> Float[Array, "rows length heads width"]:
     """Turn channel pair i of each head by position * base^(-2 i / width), in float32 (Su et al. 2021).
 
-    A pair is channel i and channel i + width / 2, as in Llama, so that Llama's weights fit. With a `share`
+    A pair is channel i and channel i + width / 2, as in Llama, so Llama's weights fit. With a `share`
     of less than 1 the width is that share of a head's channels, its first ones, and the others stay.
     """
     width = round(share * x.shape[-1])

@@ -36,7 +36,7 @@ class ChoiceHead(TaskHead):
         labels: Int[Array, "rows samples"],
         samples: Samples,
     ) -> HeadLosses:
-        """Return the question's cross-entropy for each of its choices, so that means are over questions."""
+        """Return the question's cross-entropy for each of its choices, so means are over questions."""
         del samples
         choices, (rows, count) = config.head_outputs, labels.shape
         right = jnp.argmax(labels.reshape(rows, count // choices, choices), axis=-1)

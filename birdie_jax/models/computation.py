@@ -26,7 +26,7 @@ def computation_differences(one: ModelConfig, other: ModelConfig) -> list[tuple[
 
 
 def told_differences(before: ModelConfig, now: ModelConfig) -> str:
-    """Return in words what a model does not compute as the one that it starts from; empty = nothing."""
+    """Describe how a model's computation differs from the one that it starts from; empty = not at all."""
     return "; ".join(
         f"config.model.{name}: it has {shown(old)}, this run {shown(new)}"
         for name, old, new in computation_differences(before, now)

@@ -179,7 +179,7 @@ class EncoderConfig(MixerConfig):
         require(self.ssm_max_step >= self.ssm_min_step, "model.encoder.ssm_max_step", allowed)
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check positions, heads and mesh, and that nothing is asked for that an encoder does not read."""
+        """Check positions, heads and mesh, and that no field is set that an encoder does not read."""
         model, default = config.model, ModelConfig()
         require(model.bidirectional, "model.bidirectional", f"True: {model.name} is an encoder")
         for name in _NOT_READ:

@@ -1,4 +1,4 @@
-"""How a recurrent layer uses its gates and its state: numbers that it leaves where it is asked for them."""
+"""Statistics of the gates and the state of a recurrent layer, which it records on request."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from birdie_jax.models.layout import Layout
 
 COLLECTION = "gate_statistics"
-"""The collection of variables in which layers leave them; a caller asks by making it mutable."""
+"""The collection of variables in which layers store them; a caller requests it by making it mutable."""
 SATURATED = 0.01
 """A decay is saturated within this distance of 0 or 1, where its gradient is small."""
 

@@ -187,7 +187,7 @@ class GatedDeltaNet(nn.Module):
         """Mix along the sequence; arguments and results are those of `GatedSSM`.
 
         Raises:
-            ValueError: the influence of tokens is asked for, which is not defined here.
+            ValueError: the call requests the influence of tokens, which is not defined here.
         """
         if layout.influence is not None:
             raise ValueError(f"influence: found a layer of gated_deltanet, {_MOVES_OTHERS}; allowed: none")

@@ -1,4 +1,4 @@
-"""Griffin: layers of Hawk and layers of local attention take turns (De et al. 2024, section 3)."""
+"""Griffin: alternates layers of Hawk and layers of local attention (De et al. 2024, section 3)."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from birdie_jax.models.registry import ARCHITECTURES, mixer_config, register_mod
 
 @dataclass(frozen=True)
 class HybridConfig(MixerConfig):
-    """What the sections of hybrids have in common: a pattern, and the limits of all that is in it.
+    """The base of the sections of hybrids: a pattern, and the limits of its layers.
 
     The layers of a hybrid are blocks of other models, whose sections say what these are like.
 
@@ -56,7 +56,7 @@ class HybridConfig(MixerConfig):
             kind.check_model(config, require)
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
-        """Check that what the layers of each kind ask for can be compiled for a platform."""
+        """Check that the implementations of the layers of each kind compile for a platform."""
         for kind in self._sections(model):
             kind.check_platform(model, platform, require)
 

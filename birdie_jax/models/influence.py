@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import TokenMask
 
 COLLECTION = "influence"
-"""The collection of variables in which a layer that is asked for them leaves its scores."""
+"""The collection of variables in which a layer stores its scores on request."""
 
 READOUTS = ("gated", "state")
 NORMS = ("absolute", "signed", "l2", "entry", "relative")
@@ -40,7 +40,7 @@ TokenScores = Float[Array, "rows length"]
 )
 @dataclass(frozen=True)
 class InfluenceRequest:
-    """What a layer is asked to score.
+    """A request for the scores of a layer.
 
     Attributes:
         anchors: whether a token is the one that its sample's tokens are scored against; one a sample.
@@ -105,7 +105,7 @@ def recurrence_influence(
 def leave_influence(
     module: nn.Module, request: InfluenceRequest, recurrence: ScoredArrays, resets: tuple[TokenMask, ...]
 ) -> None:
-    """Leave the score of each token in `COLLECTION`, under the module of the layer that was asked.
+    """Store the score of each token in `COLLECTION`, under the module of the layer.
 
     Scores have no gradient: they say which tokens stay, and that is nothing to differentiate.
     """
@@ -114,7 +114,7 @@ def leave_influence(
 
 
 def channel_score(norm: str, influence: Float[Array, "*tokens channels"]) -> Float[Array, "*tokens"]:
-    """Return the number that stands for the channels of Delta y_T(t), by one of `NORMS` but "entry"."""
+    """Return the norm of the channels of Delta y_T(t), by one of `NORMS` but "entry"."""
     if norm == "l2":
         return jnp.linalg.norm(influence, axis=-1)
     if norm == "signed":

@@ -43,7 +43,7 @@ def scanned(block: type[Module], config: ModelConfig) -> Module:
 
 
 def rematerialised(block: type[Module], config: ModelConfig) -> type[Module]:
-    """Return the class of a block that computes again for the gradient what `config.remat` says."""
+    """Return the class of a block that rematerialises as `config.remat` says."""
     policy = policy_of(config.remat)
     if policy is None:
         return block
@@ -199,7 +199,7 @@ def layer_stacks(config: ModelConfig) -> list[LayerStack]:
 
 
 def periods(config: ModelConfig) -> list[list[LayerStack]]:
-    """Return the stacks whose layers take turns: those of whole periods, then those of the rest."""
+    """Return the stacks whose layers alternate: those of whole periods, then those of the rest."""
     groups: dict[str, list[LayerStack]] = {}
     for stack in layer_stacks(config):
         groups.setdefault(stack.keys[0] if stack.keys else "", []).append(stack)
@@ -227,7 +227,7 @@ def restacked(config: ModelConfig, parts: Sequence[PyTree[Array]]) -> PyTree[Arr
 
 
 def assemble(stacked: Sequence[tuple[LayerStack, PyTree]]) -> PyTree:
-    """Return the tree of a model's layers, of what it has of each stack."""
+    """Return the tree of a model's layers from the part of each stack."""
     tree: dict = {}
     for stack, part in stacked:
         if not stack.keys:
@@ -266,7 +266,7 @@ class Period(nn.Module):
 
 
 class HybridLayers(nn.Module):
-    """All layers of a hybrid: its whole periods, and what the last one has of the pattern.
+    """All layers of a hybrid: its whole periods, and the rest of the last period.
 
     Attributes:
         config: the architecture.

@@ -31,7 +31,7 @@ def keys_of_layers(row_keys: RowKeys, layers: int) -> LayerKeys:
 def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) -> Activations:
     """Return `x` with a share `rate` of its values zero and the others divided by 1 - rate.
 
-    Srivastava et al. 2014; scaled while training, so that nothing is to be done afterwards.
+    Srivastava et al. 2014; scaled while training, so nothing is to be done afterwards.
 
     Args:
         x: the output of a branch of a block.

@@ -20,7 +20,7 @@ class Layout(NamedTuple):
         reverse_reset: whether nothing enters a token from the one on its right.
         bidirectional: whether a token belongs to a context, whose tokens may attend to one another (E.1:
             attn_mask = 1).
-        skipped: whether a token at the end of its row only fills it, so that the cache after it is the one
+        skipped: whether a token at the end of its row only fills it, so the cache after it is the one
             before it; None = no token does. Attention without a window cannot skip.
         influence: the scores that a recurrent mixer is asked for, which it leaves in the collection of
             `models.influence`; None = none.
@@ -104,6 +104,6 @@ def continued_layout(
 
 
 def own_segments(layout: Layout) -> TokenIds:
-    """Return sample numbers in which every padding token is a sample of its own, so that it sees itself."""
+    """Return sample numbers in which every padding token is a sample of its own, so it sees itself."""
     index = jnp.arange(layout.segment_ids.shape[1], dtype=jnp.int32)
     return jnp.where(layout.segment_ids > 0, layout.segment_ids, -1 - index)

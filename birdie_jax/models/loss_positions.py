@@ -1,4 +1,4 @@
-"""The positions of rows that bear loss, gathered, so that the head is computed on them alone.
+"""The positions of rows that bear loss, gathered, so the head is computed on them alone.
 
 In masked language modelling some 15 % of the positions bear loss, and with a large vocabulary the head is
 most of a small model's cost. Shapes are static: every row gives as many positions as a row can have at the
@@ -40,7 +40,7 @@ class LossPositions(NamedTuple):
     overflow: Bool[Array, " rows"]
 
     def of_tokens(self, values: Shaped[Array, "rows length"]) -> Shaped[Array, "rows capacity"]:
-        """Return what stands in these positions."""
+        """Return the values in these positions."""
         return constrained(jnp.take_along_axis(values, self.index, axis=1), "rows", "length")
 
     def of_activations(self, x: Activations) -> Float[Array, "rows capacity features"]:

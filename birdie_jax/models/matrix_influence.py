@@ -14,7 +14,7 @@ from birdie_jax.models.selective_influence import anchor_of, steps_to_anchor
 class MatrixArrays(NamedTuple):
     """The arrays of h_t = exp(s_t A) h_{t-1} + s_t u_t B_t^T, y_t = h_t C_t; see `influence.ScoredArrays`.
 
-    A head's decay is one number, so that what token t adds to y at the anchor T is, of each channel,
+    A head's decay is one number, so what token t adds to y at the anchor T is, of each channel,
 
         Delta y_T(t) = s_t u_t (C_T . B_t) exp(A (s_{t+1} + ... + s_T)).
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from birdie_jax.batch import Batch
 from birdie_jax.models import gate_statistics, influence
 
-# The one collection that `init` does not return unless it is asked to, so that nobody but
+# The one collection that `init` returns only on request, so nobody but
 # `collect_policies` ever sees what is recorded there.
 _POLICIES = "intermediates"
 
@@ -39,7 +39,7 @@ class ParameterPolicy:
         compute_dtype: the type in which the layer reads it; the parameter itself is float32.
         hidden_matrix: whether its last two dimensions map inputs to outputs inside the model: Muon
             orthogonalizes them.
-        repeats_rows: whether the rows are places, so that a model with another number of them can start
+        repeats_rows: whether the rows are places, so a model with another number of them can start
             from it (`resize_rows`).
     """
 

@@ -1,4 +1,4 @@
-"""Whether the implementations that a configuration asks for can be compiled for a platform.
+"""Check that the implementations of a configuration compile for a platform.
 
 Which platforms an implementation is for is said beside it: `pallas_kernels.linear_scan.IMPLEMENTATIONS` and
 `birdie_jax.models.attention.IMPLEMENTATIONS`.
@@ -77,7 +77,7 @@ def check_implementation(
     implementations: Mapping[str, tuple[str, ...]],
     platform: str,
 ) -> None:
-    """Check that the implementation that a field asks for is one for `platform`.
+    """Check that the implementation of a field is available for `platform`.
 
     Args:
         require: as `MixerConfig.check_platform` gets it.

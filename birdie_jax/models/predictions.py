@@ -55,5 +55,5 @@ def predict_targets(model: LanguageModel, places: int, params: PyTree, batch: Ba
         best = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32)
         return best, jnp.exp(jnp.max(log_probabilities, axis=-1)), -right
 
-    # Row by row, so that logits exist for one row at a time.
+    # Row by row, so logits exist for one row at a time.
     return Predictions(positions.index, *jax.lax.map(one_row, (hidden, labels)))

@@ -1,6 +1,6 @@
 """The influence of each token on what a recurrence gives at its sample's anchor, with one number a channel.
 
-With g_T = o_T and g_t = a_{t+1} g_{t+1} the influence of token t is g_t x_t (see `influence`), so that all
+With g_T = o_T and g_t = a_{t+1} g_{t+1} the influence of token t is g_t x_t (see `influence`), so all
 tokens take one scan in reverse. On accelerators this is `linear_scan` and a reduction of whole arrays. On
 CPUs it is a loop over time that keeps what a token gives in cache until its channels have become a few
 numbers: decays and entries are read where the layer's own scan has them, and nothing else of their size is

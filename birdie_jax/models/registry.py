@@ -56,7 +56,7 @@ class Mixer(Protocol):
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the name of a model stands for.
+    """The registration of a model name.
 
     Attributes:
         mixer: the class of its sequence mixer, a linen module that is a `Mixer`; None in a hybrid, whose
@@ -108,7 +108,7 @@ def register_model(
 
 
 def architecture_of(config: ModelConfig) -> Architecture:
-    """Return what `config.name` stands for.
+    """Return the registration of `config.name`.
 
     Raises:
         ValueError: no mixer has registered such a model.
@@ -132,7 +132,7 @@ def mixer_type(config: ModelConfig) -> type[Mixer]:
 
 
 def mixer_config(config: ModelConfig) -> MixerConfig:
-    """Return the section of the mixer that `config.name` asks for."""
+    """Return the section of the mixer of `config.name`."""
     return config.section(architecture_of(config).config)
 
 

@@ -50,7 +50,7 @@ def label_of_number(number: float) -> int:
 
 
 def number_of_label(label: int) -> float:
-    """Return the number that a label stands for."""
+    """Return the number that a label encodes."""
     return (label - 1) / _STEPS
 
 

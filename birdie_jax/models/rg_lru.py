@@ -93,7 +93,7 @@ class RGLRU(nn.Module):
     Where a layout cuts the state, a_t counts as zero, and so in the root as well: the multiplier is 1. That
     is the first token of a sample in the forward half, and in the reverse half every token of the causal
     area, each the first that its own state sees. The last context token receives from the start token,
-    and has the usual root. The rule reads the layout alone, so that a packed sample gives what it gives
+    and has the usual root. The rule reads the layout alone, so a packed sample gives what it gives
     alone, a decoded token what it gives in the whole sequence, and both directions cost the same.
 
     Attributes:

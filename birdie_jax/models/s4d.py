@@ -1,4 +1,4 @@
-"""S4D: a diagonal state-space layer (Gu et al. 2022), as "Pretraining Without Attention" has it."""
+"""S4D: a diagonal state-space layer (Gu et al. 2022), as in "Pretraining Without Attention"."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Two more ways to compute S4D, beside which the others are tested and timed; no model uses them."""
+"""Two reference implementations of S4D, for tests and timings; no model uses them."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def recurrent_product(
     *,
     reverse: bool,
 ) -> Float[Array, "rows length heads width"]:
-    """Return what `toeplitz_product` does, token after token as the equations say it."""
+    """Return the result of `toeplitz_product`, computed token by token from the equations."""
     a = jnp.exp(space.log_a)[..., None]
 
     def step(h, inputs):

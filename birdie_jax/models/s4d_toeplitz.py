@@ -17,7 +17,7 @@ def toeplitz_product(
     """Return y_t = sum over s of T[t, s] u_s, in the type of `u`.
 
     T[t, s] = K[t - s] for s <= t unless there is a reset in (s, t]; in reverse K[s - t] for s >= t unless
-    there is one in [t, s). The matrix is that of all channels of a head, so that this takes 2 L FLOPs for
+    there is one in [t, s). The matrix is that of all channels of a head, so this takes 2 L FLOPs for
     each token and channel.
 
     Args:

@@ -1,4 +1,4 @@
-"""The state of a model after the tokens of one sample, taken off the devices to be continued later."""
+"""The state of a model after the tokens of one sample, copied off the devices to continue later."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from birdie_jax.models.language_model import LanguageModel
 
 
 class SavedState(NamedTuple):
-    """What a recurrent model knows of the tokens that it has read; its size does not depend on them.
+    """The state of a recurrent model after the tokens it has read; its size does not depend on them.
 
     Attributes:
         cache: the model's cache for one row, numpy arrays with layers on the leading axis.

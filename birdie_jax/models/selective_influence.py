@@ -37,7 +37,7 @@ _ROWS = ("rows",)
 class SelectiveArrays(NamedTuple):
     """The arrays of h_t[n] = exp(s_t A[n]) h_{t-1}[n] + s_t B_t[n] u_t; see `influence.ScoredArrays`.
 
-    All decays between t and the anchor T are those of one number a channel, the sum of the steps, so that
+    All decays between t and the anchor T are those of one number a channel, the sum of the steps, so
 
         Delta y_T(t) = s_t u_t sum_n C_T[n] B_t[n] exp(A[n] (s_{t+1} + ... + s_T)).
 

@@ -83,7 +83,7 @@ def last_visible(layout: Layout) -> TokenIds:
     length = layout.segment_ids.shape[1]
     index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), layout.segment_ids.shape)
     context = layout.bidirectional & (layout.segment_ids > 0)
-    # Sample numbers of the context, so that a change of either ends a run.
+    # Sample numbers of the context, so a change of either ends a run.
     runs = jnp.where(context, layout.segment_ids, 0)
     ends = runs != jnp.concatenate([runs[:, 1:], jnp.zeros_like(runs[:, :1])], axis=1)
     end = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)
@@ -91,7 +91,7 @@ def last_visible(layout: Layout) -> TokenIds:
 
 
 def _offset(length: int) -> int:
-    """Return an offset of the causal mask that rules out one key alone, so that no block is skipped."""
+    """Return an offset of the causal mask that rules out one key alone, so no block is skipped."""
     return length - 2
 
 

@@ -32,7 +32,7 @@ class StateSpace(NamedTuple):
         return jnp.sum((self.c[..., None] * powers).real, axis=1)
 
     def kernel_with_input(self, length: int) -> Float[Array, "heads length"]:
-        """Return the kernel with D added to K_0, so that one product gives y."""
+        """Return the kernel with D added to K_0, so one product gives y."""
         return self.kernel(length).at[:, 0].add(self.d)
 
 

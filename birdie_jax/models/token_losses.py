@@ -29,7 +29,7 @@ def token_losses(
     `table`, `bias` and `soft_cap` are those of the head (`token_scores`).
 
     Logits exist for `chunk` sequence positions at a time (of each device, where the length is divided), in
-    float32, and are computed again in the backward pass, so that memory is rows * chunk * vocab * 4 bytes
+    float32, and are computed again in the backward pass, so memory is rows * chunk * vocab * 4 bytes
     whatever the length. On a CPU all of them are held where they take at most `HELD_LOGITS_BYTES`.
 
     Raises:

@@ -1,6 +1,6 @@
 """Gated recurrent layers between their projections: gates, linear recurrence and output gate as one.
 
-What a layer computes is its `Cell`, which stands with the layer; here is how a cell is scanned.
+A `Cell` defines what a layer computes; the layer's file defines the cell. This package scans a cell.
 """
 
 from pallas_kernels.gated_scan.cell import (

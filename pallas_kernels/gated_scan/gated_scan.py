@@ -59,7 +59,7 @@ def gated_scan(
         scan_dtype: the type in which a, x and h go through memory where they do.
         implementation: one of `linear_scan.IMPLEMENTATIONS`, or None for the best one on the platform
             compiled for. A TPU takes its kernel where length and the channels of a direction are
-            multiples of 128; asked for by name, it pads others. "pallas_gpu" has a kernel for the
+            multiples of 128; chosen by name, it pads others. "pallas_gpu" has a kernel for the
             recurrence alone.
 
     Returns:

@@ -1,7 +1,7 @@
 """gated_scan for TPUs, in Mosaic: gates, recurrence and output gate of a block while it is on the chip.
 
 The blocks, the time chunks on the sublanes and the passes over them are those of `linear_scan.tpu`. What
-is copied to scratch memory is not read but computed from the projections, so that a, x and h never leave
+is copied to scratch memory is not read but computed from the projections, so a, x and h never leave
 the chip. Of the states only those that enter the chunks are written, a row in 32.
 
 The gradient reads the projections and those rows, computes the states of a block again (Chen et al. 2016;
@@ -201,7 +201,7 @@ def kept_arrays(cell: Cell, *, with_gate: bool, with_resets: bool) -> int:
 
 
 class _Padding:
-    """Padding through which the state passes unchanged, so that it may be read first."""
+    """Padding through which the state passes unchanged, so it may be read first."""
 
     def __init__(self, cell, direction):
         self.cell, self.halves = cell, 2 if direction == "both" else 1

@@ -60,7 +60,7 @@ def forward(
     """
     _, length, channels = a.shape
     parts, chunks = parts_of(direction), chunks or choose_chunks(a.shape, direction)
-    # Through padding with a = 1 and x = 0 the state passes unchanged, so that it may be read first.
+    # Through padding with a = 1 and x = 0 the state passes unchanged, so it may be read first.
     a, x = _padded(a, parts, chunks, 1.0), _padded(x, parts, chunks, 0.0)
     h0 = pad_channels(h0, parts, THREADS // chunks)
     grid = make_grid(a, x, direction, streams=2, chunks=chunks, interpret=interpret)

@@ -66,7 +66,7 @@ def call_kernel(
             **scratch,
         )
         row, column = jax.lax.axis_index("batch"), jax.lax.axis_index("channels")
-        # The directions are programs of their own, so that the places of neighbouring rows are constants.
+        # The directions are programs of their own, so the places of neighbouring rows are constants.
         for part, direction in enumerate(directions):
             lanes = pl.ds(column * grid.channels, grid.channels)
             block = BlockIndices(row, row + part * batch, lanes, direction == "reverse")

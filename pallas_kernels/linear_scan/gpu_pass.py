@@ -18,7 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.linear_scan.padding import round_up
 
-# A block is a warpgroup of 128 threads, `channels` of the model wide and `chunks` of time deep, so that
+# A block is a warpgroup of 128 threads, `channels` of the model wide and `chunks` of time deep, so
 # channels * chunks = 128. One chunk is the plain case: every thread has a channel to itself. Where that
 # makes too few blocks to fill the chip, a block is narrower and its threads share the time instead.
 
@@ -107,7 +107,7 @@ def make_grid(
 
     Tiles are as long as divide the sequence, up to `TILE_BYTES`, and together `BYTES_IN_FLIGHT`: a
     multiprocessor wants some 35 KiB under way to be served at full speed. Where there are more blocks than
-    multiprocessors both are halved, so that two blocks share one.
+    multiprocessors both are halved, so two blocks share one.
     """
     item = jnp.promote_types(a.dtype, x.dtype).itemsize
     length, channels = a.shape[1], THREADS // chunks

@@ -145,7 +145,7 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 
 def _run(pass_name, settings, a, *arrays, resets):
-    """Call the pass of the implementation asked for, or of the best one where the program will run."""
+    """Call the pass of the chosen implementation, or of the best one where the program will run."""
     direction = settings.direction
 
     def with_xla(a, *arrays):
@@ -166,7 +166,7 @@ def _run(pass_name, settings, a, *arrays, resets):
             return getattr(gpu, pass_name)(a, *arrays, resets=resets, direction=direction)
         case "pallas_interpret":
             return with_tpu(a, *arrays, interpret=True)
-    # Not every GPU can run the GPU kernel, so that it is used only where it is asked for.
+    # Not every GPU can run the GPU kernel, so it runs only where the caller names it.
     if not tpu.suits(a.shape, direction):
         return with_xla(a, *arrays)
     return jax.lax.platform_dependent(a, *arrays, tpu=with_tpu, default=with_xla)

@@ -12,7 +12,7 @@ block is first copied, as float32, to scratch memory in which each chunk has one
 costs one load. The reset flags of 16 rows are the bits of one scalar and take no vector memory.
 
 The gradient is the same recurrence read the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = g, da[t] =
-g[t] h[t-1] (Martin and Cundy 2018, section 2.2), in one kernel. What it carries is a[t] g[t], so that a is
+g[t] h[t-1] (Martin and Cundy 2018, section 2.2), in one kernel. What it carries is a[t] g[t], so a is
 not shifted; of h it also reads 16 rows of the neighbouring block.
 """
 
@@ -64,7 +64,7 @@ def forward(
     """
     _, length, channels = a.shape
     halves = 2 if direction == "both" else 1
-    # Through padding with a = 1 and x = 0 the state passes unchanged, so that it may be read first.
+    # Through padding with a = 1 and x = 0 the state passes unchanged, so it may be read first.
     a, x, h0 = _padded(a, halves, 1.0), _padded(x, halves, 0.0), pad_channels(h0, halves, LANES)
     grid = make_grid(a.shape, jnp.promote_types(a.dtype, x.dtype), direction, interpret)
     (h,) = call_kernel(

@@ -4,7 +4,7 @@ On CPU the loop reads and writes the [batch, length, channels] arrays where they
 time: `python -m benchmarks.scan` sets it beside an elementwise product of the same arrays. A `lax.scan`
 over time moves the time axis to the front and back, which costs more than the recurrence. On accelerators
 a loop of thousands of tiny steps leaves the device idle, and the parallel prefix (Blelloch 1990) wins
-although it moves more bytes. The choice is made when a program is lowered, so that a program compiled
+although it moves more bytes. The choice is made when a program is lowered, so a program compiled
 ahead of time gets what its own platform needs.
 """
 

@@ -37,7 +37,7 @@ def check_heads(operation: str, heads: int, groups: int, direction: str) -> None
 
 
 def check_choices(operation: str, direction: str, chunk_size: int, implementation: str | None) -> None:
-    """Raise ValueError unless each is one of those allowed."""
+    """Raise ValueError unless each has an allowed value."""
     if direction not in DIRECTIONS:
         raise ValueError(f"{operation}: direction {direction!r} is unknown; allowed: {DIRECTIONS}")
     if chunk_size < 1 or chunk_size & (chunk_size - 1):

@@ -149,7 +149,7 @@ def channel_decays(g: Keys, reset: Bool[Array, " tokens"] | None) -> ChannelDeca
 def _channel_products(a, k, G, dtype):
     """Return sum_d a_id k_jd exp(G_id - G_jd) on and below the diagonal, all else without meaning.
 
-    Of two halves, decays from the first to the second are split at the first token of the second, so that
+    Of two halves, decays from the first to the second are split at the first token of the second, so
     neither factor is more than 1: they are a product of matrices. The halves themselves are cut again.
 
     Args:

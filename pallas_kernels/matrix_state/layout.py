@@ -59,7 +59,7 @@ def read_sequence(
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
 
     Raises:
-        ValueError: a kernel is asked for decays by channel.
+        ValueError: the implementation is a kernel and the decays are by channel.
     """
     batch, length, heads, d_v = sequences.v.shape
     d_k, by_channel = sequences.k.shape[-1], sequences.g.ndim == 4

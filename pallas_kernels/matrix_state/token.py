@@ -1,4 +1,4 @@
-"""A single token, as decoding has it: its state is read, corrected and written, without chunks."""
+"""A single token, for decoding: reads, corrects and writes the state, without chunks."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float

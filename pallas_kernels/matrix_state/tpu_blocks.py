@@ -1,4 +1,4 @@
-"""What a TPU does with a block of one head's tokens: the body of the kernels of `tpu`."""
+"""The body of the kernels of `tpu`: one block of one head's tokens."""
 
 import functools
 from typing import Any

@@ -11,7 +11,7 @@ recurrence again to have those that enter each tile (Chen et al. 2016; for scans
 D), which stay in shared memory, then takes the tiles from the last one read to the first. In a tile it has
 the decays and states of one state index at a time in registers. What the channels add to the cotangents of
 B and C is written side by side to shared memory, read again with rows along the threads, and summed: of the
-blocks' sums XLA takes the total. Every sum has a fixed order, so that two runs agree bit for bit.
+blocks' sums XLA takes the total. Every sum has a fixed order, so two runs agree bit for bit.
 
 Each exponential is computed once forward and twice backward. An element needs 16, and a multiprocessor
 does 16 a clock, so they bound the pass rather than memory: 128 us at [8, 2048, 2048] on an H200, where
@@ -78,7 +78,7 @@ def call_kernel(
     def body(*given, **scratch):
         refs = dict(zip(names, given, strict=True)) | scratch
         row, column = jax.lax.axis_index("batch"), jax.lax.axis_index("channels")
-        # The directions are programs of their own, so that the order of the steps is constant.
+        # The directions are programs of their own, so the order of the steps is constant.
         for part, direction in enumerate(directions):
             lanes = pl.ds(column * THREADS, THREADS)
             block = BlockIndices(row, lanes, column, part, direction == "reverse")

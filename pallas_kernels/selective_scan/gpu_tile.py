@@ -16,11 +16,11 @@ TILE = 16
 # Two states have 64 sums over channels in a tile, which is what the layout of a tensor core's rows holds.
 STATES_UNIT = 2
 MAX_TILES = 8
-# Of the 227 KiB that a block may have; forward half, so that two blocks share a multiprocessor.
+# Of the 227 KiB that a block may have; forward half, so two blocks share a multiprocessor.
 FORWARD_BYTES = 112 * 1024
 BACKWARD_BYTES = 224 * 1024
 MAX_SLOTS = 6
-# A row of products starts eight banks after the one before, so that a load of eight rows meets each once.
+# A row of products starts eight banks after the one before, so a load of eight rows meets each once.
 PRODUCTS_WIDTH = THREADS + 8
 SUMS = 2 * STATES_UNIT * TILE
 

@@ -49,7 +49,7 @@ NO_STEP = -1e30
 
 
 class Padding:
-    """Padding through which the state passes unchanged, so that it may be read first; and its removal.
+    """Padding through which the state passes unchanged, so it may be read first; and its removal.
 
     Attributes:
         inputs: the arrays of the call.

@@ -71,7 +71,7 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
 
     All is computed in float32 whatever the types of the arguments. Nothing N times as wide as the input is
     in memory: the derivative computes states again from those at the borders of chunks. The sums over the
-    channels in the derivatives of B and C have a fixed order, so that two runs agree bit for bit.
+    channels in the derivatives of B and C have a fixed order, so two runs agree bit for bit.
 
     A token with s_t = 0 leaves the state as it is, as padding must.
 

@@ -12,7 +12,7 @@ of it, spread over all, holds what one step needs for four states, and a load sp
 The gradient reads the state that enters each span, runs its recurrence again (Chen et al. 2016; for scans
 Gu and Dao 2023, appendix D) and takes the cotangents back through the states that it left in scratch
 memory. Each block of channels writes what it adds to the cotangents of B and C; they are summed afterwards
-in their order, so that two runs agree bit for bit.
+in their order, so two runs agree bit for bit.
 
 Memory accesses an element, each of u's size: 4 forward (u, dt, z, y), 7 backward (u, dt, z, dy and the
 three cotangents); and N / 128 numbers of float32 for the states that enter spans, once each.

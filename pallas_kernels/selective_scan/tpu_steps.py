@@ -4,7 +4,7 @@ See `tpu`.
 
 Every function takes the grid of the call and the references by the names of `tpu`. A value of the
 recurrence is [columns, 128], a channel a lane: the row of one time step, folded. In scratch memory each
-group of 128 channels has a span of time below the other, an odd number of rows apart, so that one strided
+group of 128 channels has a span of time below the other, an odd number of rows apart, so one strided
 load folds a row.
 """
 

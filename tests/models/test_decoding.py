@@ -15,7 +15,7 @@ from birdie_jax.models.layout import causal_layout, packed_layout
 from tests.models.conftest import compiled
 from tests.quick_jit import quick_jit
 
-# As many rows as in test_information_flow.py, so that a model's forward pass is compiled once.
+# As many rows as in test_information_flow.py, so a model's forward pass is compiled once.
 ROWS, LENGTH, TARGET = 4, 24, 7
 PREFIX = 6  # the longer context of five tokens, and the start token
 

@@ -39,7 +39,7 @@ def recurrentgemma():
     folder = os.environ.get("BIRDIE_ORACLES", "")
     if not folder and importlib.util.find_spec("recurrentgemma") is None:
         pytest.skip("recurrentgemma is not there: bash tests/run.sh fetches it")
-    sys.path.append(folder)  # last, so that it shadows nothing
+    sys.path.append(folder)  # last, so it shadows nothing
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # theirs, while they are imported

@@ -115,7 +115,7 @@ def test_scores_of_bfloat16_activations_are_float32(inputs):
 
 
 def test_a_chunk_that_does_not_divide_the_length_is_refused(inputs):
-    # Also where it is not read, so that a configuration fails on every machine or on none.
+    # Also where it is not read, so a configuration fails on every machine or on none.
     with pytest.raises(ValueError, match=f"^{re.escape('loss chunk 5 does not divide the length 12')}$"):
         token_losses(*inputs, 5)
 

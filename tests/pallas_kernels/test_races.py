@@ -18,7 +18,7 @@ SHAPE = (1, 256, 256)
 
 @pytest.fixture
 def detector(monkeypatch):
-    """Two blocks in time for each direction, so that states pass from one to the next."""
+    """Two blocks in time for each direction, so states pass from one to the next."""
     monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
     return pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
 

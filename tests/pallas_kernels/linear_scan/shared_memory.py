@@ -19,7 +19,7 @@ def hazards(function, *arguments, own=()):
         function: the function.
         arguments: its arguments.
         own: the places, among the kernel's shared memory, of what each thread has for itself: no other
-            thread reads or writes its elements, so that the rules do not hold for it.
+            thread reads or writes its elements, so the rules do not hold for it.
     """
     kernel = _find(jax.make_jaxpr(function)(*arguments).jaxpr, "run_scoped")
     follower = _Follower()

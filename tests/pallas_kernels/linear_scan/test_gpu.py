@@ -60,7 +60,7 @@ def test_slots_are_filled_again():
     check(shape, "forward", chunks=1)
 
 
-# Two tiles each, so that a state also passes from one tile to the next.
+# Two tiles each, so a state also passes from one tile to the next.
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_chunks_side_by_side(direction):

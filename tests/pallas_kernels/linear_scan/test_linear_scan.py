@@ -62,7 +62,7 @@ def test_gradients_equal_finite_differences(reverse):
 @DIRECTIONS
 @pytest.mark.parametrize("path", ["loop", "prefix"])
 def test_products_that_underflow_harm_nothing(path, reverse):
-    """Products of all decays leave float32's range, so that dividing by them would give NaN."""
+    """Products of all decays leave float32's range, so dividing by them would give NaN."""
     a, x, h0, dh, _ = inputs((1, 64, 2))
     a = a * 1e-3
     assert np.prod(np.asarray(a), axis=1, dtype=np.float32).max() == 0
