@@ -12,7 +12,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_the_bytes_in_a_message(message):
+def test_bytes_are_read_from_a_message(message):
     needed, available = MESSAGES[message]
     assert parse_out_of_memory(message) == OutOfMemory(needed * 2**30, available * 2**30)
 

@@ -49,7 +49,7 @@ def test_an_instruction_may_go_over_several_lines():
     assert found.op_name == "m"
 
 
-def test_what_is_no_hlo_is_refused():
+def test_text_that_is_not_hlo_is_refused():
     with pytest.raises(ValueError, match="HLO text: found no ENTRY computation in 'no program'"):
         parse_hlo("no program")
 

@@ -23,7 +23,7 @@ def test_loops_multiply_what_is_in_them():
     assert found["twice"].instruction.op_name == "jit(f)/while (inner)/add"
 
 
-def test_of_a_conditional_the_branch_of_the_highest_cost_counts():
+def test_the_branch_of_the_highest_cost_of_a_conditional_counts():
     found = executed_by_name(LOOPS)
     assert "a" not in found
     assert found["b.1"].executions == found["b.2"].executions == 1

@@ -151,7 +151,7 @@ def test_decoding_gives_what_the_forward_pass_gives(pack):
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_a_configuration_has_its_section_and_refuses_what_it_refuses():
+def test_a_configuration_has_its_section_and_checks_its_fields():
     config = parse_config(config_with(half_life=9))
     assert config.model.section(AverageConfig) == AverageConfig(half_life=9.0)
     assert to_dict(config)["model"]["average"] == {"half_life": 9.0}
@@ -189,7 +189,7 @@ def test_a_mesh_that_it_does_not_allow_is_refused(sizes, message):
     assert str(error.value) == f"config.mesh.{message}"
 
 
-def test_axes_decay_and_flops_are_those_that_it_says():
+def test_axes_decay_and_flops_match_its_declarations():
     config = parse_config(config_with()).model
     policies = parameter_policies(build_model(config, VOCAB))
     mixer = policies["blocks"]["mixer"]

@@ -47,7 +47,7 @@ def model(name, *sections, **fields):
         (model("hawk"), model("hawk_mlp"), [("name", "hawk", "hawk_mlp")]),
     ],
 )
-def test_what_is_not_computed_alike_is_named(one, other, different):
+def test_differences_of_computation_are_named(one, other, different):
     assert computation_differences(one, other) == different
 
 

@@ -138,7 +138,7 @@ def test_bfloat16_is_close_to_float32(name, make, packed):
     assert 2**-12 < error < 2**-5
 
 
-def test_the_scan_reads_the_type_it_is_told(make, packed):
+def test_the_scan_reads_its_configured_type(make, packed):
     """In bfloat16 a decay above 0.996 is 1, and the result is another one."""
     results = []
     for scan_dtype in ("float32", "bfloat16"):

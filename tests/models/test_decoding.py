@@ -124,7 +124,7 @@ def test_the_loops_of_accelerators_and_of_cpus_are_decoding(name, make):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
 
 
-def test_attention_says_how_much_room_it_needs(make):
+def test_attention_requires_the_length_of_its_cache(make):
     model, _ = make(name="transformer")
     with pytest.raises(
         ValueError, match="attention needs length, the maximum number of tokens of a row; found None"

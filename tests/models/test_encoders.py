@@ -125,7 +125,7 @@ def test_a_masked_token_s_loss_reaches_its_whole_sample_alone(form, make):
     assert (reached[9:] == 0).all()
 
 
-def test_the_two_directions_are_joined_as_asked():
+def test_the_two_directions_are_joined_as_configured():
     config = ModelConfig(features=8, dtype="float32", sections=(EncoderConfig(ssm_state=4),))
     layout = masked_lm_layout(9, 11)
     x = jax.random.normal(jax.random.key(0), (1, LENGTH, 8))
@@ -213,7 +213,7 @@ def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
         pytest.param("gated_attention", {"kernel_deviation": 0.1}, marks=pytest.mark.slow),
     ],
 )
-def test_weights_start_with_the_paper_s_deviation_or_the_one_asked(name, asked, pack):
+def test_weights_start_with_the_paper_s_or_the_configured_deviation(name, asked, pack):
     model = build_model(sized(name, 2, 64, attention_heads=4, token_types=64, **asked), 64)
     params = quick_jit(model.init)(jax.random.key(0), pack([[(1, 1)]], length=4))["params"]
     kernels = [
@@ -301,7 +301,7 @@ def config_with(name="bigs", length=128, mesh=None, model=None, **section):
         ),
     ],
 )
-def test_what_cannot_be_is_refused(found, message):
+def test_impossible_configurations_are_refused(found, message):
     with pytest.raises(ConfigError) as error:
         parse_config(config_with(**found))
     assert str(error.value) == f"config.{message}"

@@ -47,7 +47,7 @@ def test_shares_are_of_tokens_and_not_of_padding(numbers):
 @pytest.mark.parametrize(
     "name", ["gated_ssm_plus", "hawk", "birdie_ssm", "mamba", "mamba2", "gated_deltanet", "griffin"]
 )
-def test_every_recurrent_layer_leaves_them(name):
+def test_every_recurrent_layer_records_statistics(name):
     model = build_model(
         ModelConfig(name=name, layers=3, features=64, state=128, mlp_features=16, dtype="float32"), 384
     )
@@ -67,7 +67,7 @@ def test_every_recurrent_layer_leaves_them(name):
     assert all((value > 0).all() for value in by_name["state_rms"])
 
 
-def test_forced_decays_of_mamba_2_are_seen():
+def test_forced_decays_of_mamba_2_are_recorded():
     model = build_model(
         ModelConfig(name="mamba2", layers=2, features=64, state=128, mlp_features=16, dtype="float32"), 384
     )

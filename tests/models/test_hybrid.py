@@ -77,7 +77,7 @@ def part(named, layer):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("pattern", "layers"), LAYERS)
-def test_layers_take_turns_and_are_cut_where_the_model_ends(pattern, layers):
+def test_layers_alternate_and_the_pattern_is_cut_at_the_last_layer(pattern, layers):
     config = hybrid(pattern, layers)
     kinds = [KINDS[letter] for letter in PATTERNS[pattern][layers]]
     assert [layer.name for layer in layer_configs(config)] == kinds
@@ -183,7 +183,7 @@ def test_a_pattern_has_names_of_models_with_layers_of_one_kind(pattern):
         ({"attention": {"heads": 3}}, "config.model.attention.heads: found 3; allowed: a divisor of model"),
     ],
 )
-def test_layers_of_each_kind_refuse_what_they_refuse_elsewhere(changes, message):
+def test_layers_in_a_hybrid_have_their_usual_checks(changes, message):
     config = default_config()
     config.model.update(name="griffin", **changes)
     with pytest.raises(ConfigError, match=f"^{message}"):

@@ -53,14 +53,14 @@ def test_rows_do_not_meet():
     assert layout.reverse_reset[:, -1].all()
 
 
-def test_decoding_goes_on_forward_and_never_in_reverse():
+def test_decoding_continues_forward_and_never_in_reverse():
     layout = causal_layout(2, 3)
     assert not layout.forward_reset.any()
     assert layout.reverse_reset.all()
     assert (layout.segment_ids == 1).all()
 
 
-def test_rows_that_go_on_with_samples():
+def test_rows_that_continue_samples():
     """A sample continued by two tokens of context and a start token, and one begun by two of context."""
     in_context = jnp.array([[True, True, False, False], [True] * 4])
     layout = continued_layout(jnp.array([3, 2]), jnp.array([False, True]), in_context)

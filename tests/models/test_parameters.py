@@ -91,6 +91,6 @@ def test_a_last_projection_is_divided_along_its_channels_where_that_is_even():
 
 
 @pytest.mark.parametrize("axes", [("feature",), ("inner", None)])
-def test_axes_that_cannot_be_are_refused(axes):
+def test_unusable_axes_are_refused(axes):
     with pytest.raises(ValueError, match=r"^axes of a parameter: found .* for 1 dimensions"):
         partition_spec(axes, (8,), SIZES)

@@ -130,7 +130,7 @@ def test_cudnn_needs_types_and_widths_that_it_has(fields, message):
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("name", language_model_names())
-def test_a_trained_model_is_used_with_what_the_platform_has(name, platform):
+def test_a_trained_model_uses_an_implementation_of_the_platform(name, platform):
     known = attention.IMPLEMENTATIONS if name == "transformer" else ("", *linear_scan.IMPLEMENTATIONS)
     for implementation in known:
         model = config_with(name, implementation).model

@@ -140,7 +140,7 @@ def test_a_long_row_has_no_nan_and_what_is_forgotten_counts_nothing():
     assert found[0] == 0
 
 
-def test_nothing_as_wide_as_all_states_is_in_memory():
+def test_no_array_is_as_wide_as_all_states():
     length, channels, states = 256, 64, 64
     shapes = jax.tree.map(
         lambda array: jax.ShapeDtypeStruct(array.shape, jnp.float32),

@@ -58,7 +58,7 @@ def pooled_scores(x, params):
     return found
 
 
-def test_classes_are_told_by_the_mean_of_a_sample():
+def test_classification_reads_the_mean_of_a_sample():
     config = config_of("classification", 3)
     scores, x, params, samples = scores_of(config)
     labels = jnp.asarray([[2, 3], [1, 0]])
@@ -70,7 +70,7 @@ def test_classes_are_told_by_the_mean_of_a_sample():
         assert found.correct[place] == (wanted.argmax() == label)
 
 
-def test_numbers_are_told_to_a_thousandth():
+def test_regression_labels_keep_three_decimals():
     config = config_of("regression")
     scores, x, params, samples = scores_of(config)
     numbers = np.array([[2.333, 0.0], [5.0, 0.0]])
@@ -83,7 +83,7 @@ def test_numbers_are_told_to_a_thousandth():
             label_of_number(wrong)
 
 
-def test_of_choices_one_is_right():
+def test_a_choice_head_scores_each_choice():
     config = config_of("choice", 2)
     scores, x, params, samples = scores_of(config)
     labels = jnp.asarray([[WRONG_CHOICE, RIGHT_CHOICE], [0, 0]])
@@ -110,7 +110,7 @@ def test_a_span_begins_and_ends_within_its_sample(spans):
         assert found.correct[place] == (tuple(of_sample.argmax(axis=0)) == span)
 
 
-def test_spans_that_cannot_be():
+def test_impossible_spans_are_refused():
     for begin, end in ((-1, 2), (3, 2), (0, MAX_SPAN_POSITIONS)):
         with pytest.raises(ValueError, match=f"found {begin} to {end}; allowed: 0 <= begin <= end <"):
             label_of_span(begin, end)

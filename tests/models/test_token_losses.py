@@ -99,7 +99,7 @@ def test_losses_greedy_choices_and_gradients(inputs, bias, losses, biased):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("chunk", [12, "held"])
-def test_of_equal_scores_the_first_is_the_greedy_choice(losses):
+def test_the_first_of_equal_scores_is_the_greedy_choice(losses):
     table = jnp.asarray([[0.0], [1.0], [1.0], [0.5]])
     targets = jnp.asarray([[0, 1, 2, 3]])
     _, correct = losses(jnp.ones((1, 4, 1)), table, targets, targets >= 0)

@@ -177,7 +177,7 @@ def test_nothing_is_lost_beside_a_reset_in_the_decays_after_it():
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
-def test_decays_that_forget_all_are_no_numbers_too_many(by_channel):
+def test_decays_that_forget_all_stay_finite(by_channel):
     """exp(G_i) exp(-G_j) would be infinite times zero."""
     sequences, state, do, dlast = oracle.draw((1, 16, 2, 2), by_channel=by_channel)
     sequences = sequences._replace(g=np.full_like(sequences.g, -50.0))

@@ -145,7 +145,7 @@ def test_threads_and_copies_wait_for_each_other(chunks, direction):
         ("wait_smem_to_gmem", 1, {"end"}),
     ],
 )
-def test_a_missing_wait_between_threads_is_found(monkeypatch, name, call, found):
+def test_a_missing_wait_between_threads_is_detected(monkeypatch, name, call, found):
     for function, arguments in passes((1, 2048, 256), 8, "forward"):
         calls = itertools.count()
         real = getattr(plgpu, name)

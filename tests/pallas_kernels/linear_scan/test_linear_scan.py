@@ -130,7 +130,7 @@ def test_the_platform_compiled_for_chooses_the_way(platform, loops):
     assert while_loops(gradient, a, x, dh) == 2 * loops
 
 
-def test_xla_can_be_asked_for_by_name():
+def test_xla_can_be_chosen_by_name():
     a, x, *_ = inputs()
     np.testing.assert_array_equal(scan(a, x, implementation="xla"), scan(a, x))
 

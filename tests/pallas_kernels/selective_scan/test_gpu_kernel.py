@@ -105,7 +105,7 @@ def test_too_many_states_are_refused():
 
 @pytest.mark.parametrize("states", [2, 16, 24, MAX_GPU_STATES])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_block_has_the_memory_that_it_asks_for(dtype, states):
+def test_a_block_has_the_memory_that_it_requests(dtype, states):
     grid = gpu_tile.make_grid(2048, states, "both", dtype=dtype, gated=True, interpret=None)
     array = jnp.zeros((), dtype)
     for module, sequences, results in (
@@ -118,7 +118,7 @@ def test_a_block_has_the_memory_that_it_asks_for(dtype, states):
 
 
 @pytest.mark.slow
-def test_a_gpu_gets_the_kernel_when_it_is_asked_for():
+def test_a_gpu_uses_the_kernel_when_it_is_chosen():
     inputs, dy, _ = scan_inputs((1, 20, 6), direction="both")
 
     def gradient(inputs):

@@ -30,7 +30,7 @@ def test_the_kernels_move_little_more_than_they_must(rows):
         assert 1 <= row["bytes"] <= {"forward": 1.11, "backward": 1.12}[row["pass"]], row
 
 
-def test_the_loops_are_as_fast_as_they_were(rows):
+def test_the_loops_keep_their_speed(rows):
     for row in rows:
         assert row["rate"] >= LEAST_RATE[row["pass"]], row
 

@@ -97,7 +97,7 @@ def test_values_and_gradients_in_the_kernel(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_kernel_without_what_may_be_left_out(monkeypatch):
+def test_the_kernel_without_optional_arguments(monkeypatch):
     """Also the public operation in bfloat16, several groups of channels, and states in turns."""
     monkeypatch.setattr(tpu_steps, "groups_together", lambda groups: 1)
     options = dict.fromkeys(("z", "dt_bias", "resets")) | {"states": 5, "dtype": jnp.bfloat16}
@@ -105,7 +105,7 @@ def test_the_kernel_without_what_may_be_left_out(monkeypatch):
 
 
 @pytest.mark.parametrize("left_out", ["z", "dt_bias", "resets"])
-def test_what_may_be_left_out(left_out):
+def test_optional_arguments_may_be_left_out(left_out):
     check("forward", "xla", (1, 5, 4), **{left_out: None})
 
 
@@ -156,7 +156,7 @@ def jaxprs(jaxpr):
                 yield from jaxprs(inner)
 
 
-def test_nothing_has_all_states_of_all_steps():
+def test_no_array_holds_all_states_of_all_steps():
     """Of 640 steps in chunks of 64 no program holds an array of a quarter of N times the input."""
     inputs, dy, dlast = scan_inputs((2, 640, 32), states=16)
     program = jax.make_jaxpr(partial(value_and_gradients.__wrapped__, "both", "xla"))(inputs, dy, dlast)

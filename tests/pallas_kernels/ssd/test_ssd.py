@@ -117,7 +117,7 @@ def test_values_and_gradients_in_the_kernel():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", ["D", "dt_bias"])
-def test_what_may_be_left_out(left_out):
+def test_optional_arguments_may_be_left_out(left_out):
     check((1, 5, 2, 2), 1, "forward", **{left_out: None})
 
 
