@@ -61,7 +61,7 @@ class AttentionConfig(MixerConfig):
         heads: the number of query heads.
         kv_heads: the number of heads of keys and values; 0 = as many as `heads`.
         rope_base: the base of the rotary frequencies.
-        rotary_share: the share of the channels of a head that positions turn, its first ones.
+        rotary_share: the share of the channels of a head that positions rotate, from the first on.
         output_bias: whether the map to the residual stream has a bias, as in RecurrentGemma.
         window: the number of tokens that a token sees, itself and those before it; a token of a context
             that is read in both directions sees as many after it, within the context. 0 = the whole sample.
@@ -88,11 +88,11 @@ class AttentionConfig(MixerConfig):
 
     @property
     def has_attention(self) -> bool:
-        """Whether the mixer's cache holds tokens: it does."""
+        """Whether the mixer's cache holds tokens: always."""
         return True
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check how features divide into heads, rows into the kernel's blocks; and the mesh."""
+        """Check the mesh, and that features divide into heads and rows into the kernel's blocks."""
         features = config.model.features
         allowed = f"a divisor of model.features = {features} into heads of an even width"
         require(features % (2 * self.heads) == 0, "model.attention.heads", allowed)
@@ -121,7 +121,7 @@ class AttentionConfig(MixerConfig):
         require(config.mesh.sequence == 1, "mesh.sequence", allowed)
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
-        """Check that the implementation of attention is one for the platform."""
+        """Check that the implementation of attention is available for the platform."""
         field, asked = "model.attention.implementation", self.implementation
         check_implementation(require, field, asked, IMPLEMENTATIONS, platform)
 

@@ -1,4 +1,4 @@
-"""What a model computes of its parameters, as far as their names and shapes do not say it."""
+"""The fields that define a model's computation and do not show in parameter names and shapes."""
 
 from dataclasses import fields
 from typing import Any
@@ -12,7 +12,7 @@ from birdie_jax.storage.workdir import differences
 def computation_of(model: ModelConfig) -> dict[str, Any]:
     """Return the fields that define what a model computes, by their paths below `config.model`.
 
-    Those that its mixer does not read are not among them, nor those of `free_fields`.
+    They exclude fields that its mixer does not read, and those of `free_fields`.
     """
     own = {field.name: getattr(model, field.name) for field in fields(model)}
     derived = {"embedding_scale": model.embedding_scale or model.features**0.5}
@@ -21,7 +21,7 @@ def computation_of(model: ModelConfig) -> dict[str, Any]:
 
 
 def computation_differences(one: ModelConfig, other: ModelConfig) -> list[tuple[str, Any, Any]]:
-    """Return (field, value in one, value in the other) of what two models do not compute alike."""
+    """Return (field, value in one, value in the other) where the computations of two models differ."""
     return differences(computation_of(one), computation_of(other))
 
 

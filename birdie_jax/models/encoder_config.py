@@ -121,14 +121,15 @@ class EncoderConfig(MixerConfig):
         token_types: the rows of the table of token types, which distinguish the two texts of a pair.
         embedding_dropout: the share of the embeddings that training sets to zero.
         activation: the form of GELU in the blocks, tanh or exact; the head's is exact.
-        kernel_deviation: the standard deviation that the weights of the blocks start with; the paper's
-            models of 1,024 features have 0.02, and 0.02 sqrt(1024 / features) gives narrower ones maps of
-            the same gain.
-        table_deviation: that of the tables of words, positions and token types; that of words gives the
-            scores too, which by the same rule have the size of those of the paper's models.
+        kernel_deviation: the initial standard deviation of the weights of the blocks; the paper's models
+            of 1,024 features have 0.02, and 0.02 sqrt(1024 / features) gives narrower ones maps of the
+            same gain.
+        table_deviation: the initial standard deviation of the tables of words, positions and token types.
+            The table of words also computes the scores. With the same rule the scores have the size of
+            those of the paper's models.
         attention_heads: the heads of the models with attention.
         ssm_state: the modes N of a state-space layer.
-        ssm_heads: the groups of channels that have a kernel each; 1 = all channels share one.
+        ssm_heads: the groups of channels, each with its own kernel; 1 = all channels share one.
         ssm_initialisation: legs, lin or inv: S4D-LegS, S4D-Lin and S4D-Inv.
         ssm_min_step: the smallest step dt at the start.
         ssm_max_step: the largest step dt at the start.

@@ -16,7 +16,7 @@ SATURATED = 0.01
 
 
 class GateStatistics(NamedTuple):
-    """What a layer leaves, float32 numbers; of scanned layers [layers].
+    """The statistics of a layer, float32 numbers; of scanned layers [layers].
 
     Attributes:
         open_share: the share of decays below `SATURATED`: the state forgets all that it holds.
@@ -30,7 +30,7 @@ class GateStatistics(NamedTuple):
 
 
 def is_asked_for(module: nn.Module) -> bool:
-    """Return whether a layer is to leave its statistics."""
+    """Return whether the caller requests the statistics of a layer."""
     return module.is_mutable_collection(COLLECTION) and not module.is_initializing()
 
 

@@ -14,12 +14,11 @@ from birdie_jax.models.registry import ARCHITECTURES, mixer_config, register_mod
 class HybridConfig(MixerConfig):
     """The base of the sections of hybrids: a pattern, and the limits of its layers.
 
-    The layers of a hybrid are blocks of other models, whose sections say what these are like.
+    The layers of a hybrid are blocks of other models. The sections of these models configure them.
 
     Attributes:
         kinds: short names for the pattern, each with the model whose blocks such layers are.
-        pattern: the models whose blocks the first layers are, with commas between; it is repeated, and cut
-            where the model ends.
+        pattern: the models of the first layers, separated by commas; it repeats until the last layer.
     """
 
     free_fields: ClassVar[frozenset[str]] = frozenset({"pattern"})
@@ -42,7 +41,7 @@ class HybridConfig(MixerConfig):
         return super().influence_problem or ("whose layers differ", "a model of layers of one kind")
 
     def check_fields(self, require: Require) -> None:
-        """Check that the pattern has names of models that are no hybrids and no encoders."""
+        """Check that the pattern names models that are neither hybrids nor encoders."""
         known = [
             name for name, found in ARCHITECTURES.items() if found.mixer is not None and not found.encoder
         ]
@@ -51,7 +50,7 @@ class HybridConfig(MixerConfig):
         require(set(self.layer_models()) <= set(known), f"model.{self.section}.pattern", allowed)
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check what the layers of each kind need."""
+        """Check the requirements of the layers of each kind."""
         for kind in self._sections(config.model):
             kind.check_model(config, require)
 
@@ -91,13 +90,13 @@ class HybridConfig(MixerConfig):
 class GriffinConfig(HybridConfig):
     """`config.model.griffin`.
 
-    What the layers are like is said by `config.model.hawk` and `config.model.attention`: in the paper
-    attention has one head of keys and values, `kv_heads` = 1, and a `window` of 1,024. Other hybrids have
-    another pattern, such as three layers of gated_deltanet to one of transformer.
+    `config.model.hawk` and `config.model.attention` configure the layers. In the paper attention has one
+    head of keys and values, `kv_heads` = 1, and a `window` of 1,024. Other hybrids have another pattern,
+    such as three layers of gated_deltanet to one of transformer.
 
     Attributes:
-        pattern: the models whose blocks the first layers are, with commas between; "recurrent" stands for
-            hawk_mlp and "attention" for transformer. It is repeated, and cut where the model ends.
+        pattern: the models of the first layers, separated by commas; "recurrent" is hawk_mlp and
+            "attention" is transformer. It repeats until the last layer.
     """
 
     section: ClassVar[str] = "griffin"

@@ -29,7 +29,7 @@ class HawkConfig(RecurrentConfig):
     Attributes:
         heads: the groups of the RG-LRU's block-diagonal gates.
         conv_width: the taps of the short convolution.
-        bias: whether the three maps and the convolution have one, as in RecurrentGemma.
+        bias: whether the three maps and the convolution have a bias, as in RecurrentGemma.
     """
 
     section: ClassVar[str] = "hawk"
@@ -45,7 +45,7 @@ class HawkConfig(RecurrentConfig):
         return self.conv_width
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check that the heads divide the channels, and what the convolution needs."""
+        """Check that the heads divide the channels, and the spacing for the convolution."""
         super().check_model(config, require)
         state = config.model.state
         require(state % self.heads == 0, "model.hawk.heads", f"a divisor of model.state = {state}")

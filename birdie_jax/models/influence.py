@@ -1,13 +1,13 @@
 """The influence of each token on what a recurrent layer gives at its sample's anchor (Simba, eq. 4).
 
-What a layer is asked for, and where it leaves its answer: that of a recurrence with one number a channel
-is in recurrence_influence.py, that of Mamba, which has N of them, in selective_influence.py. With
-h_t = a_t h_{t-1} + x_t and y_T = o_T h_T, the part of y_T that token t brought in is, channel by channel,
+This module defines the request to a layer and stores its scores. recurrence_influence.py computes the
+scores of a recurrence with one number a channel, and selective_influence.py those of Mamba, with N of them.
+With h_t = a_t h_{t-1} + x_t and y_T = o_T h_T, token t adds to y_T, channel by channel,
 
     Delta y_T(t) = o_T a_{t+1} ... a_T x_t,
 
-whose sum over the tokens of a sample is y_T. The token's decay stays: it is what zeroing the entry x_t
-changes, not what leaving out the step would.
+whose sum over the tokens of a sample is y_T. The token's decay stays: the score is the effect of zeroing
+the entry x_t, not of leaving out the step.
 """
 
 import math
@@ -43,7 +43,7 @@ class InfluenceRequest:
     """A request for the scores of a layer.
 
     Attributes:
-        anchors: whether a token is the one that its sample's tokens are scored against; one a sample.
+        anchors: whether a token is the anchor that scores the tokens of its sample; one a sample.
         readout: "gated": o_T is the output gate at the anchor, as Mamba's C_T; "state": 1, for questions
             that come later.
         norm: how the channels of Delta y_T(t) become a number: the largest "absolute" value, the largest

@@ -1,4 +1,4 @@
-"""From a Batch to what every sequence mixer obeys: where information may flow."""
+"""The layout of a Batch, which every sequence mixer obeys: where information may flow."""
 
 from typing import NamedTuple, cast
 
@@ -22,7 +22,7 @@ class Layout(NamedTuple):
             attn_mask = 1).
         skipped: whether a token at the end of its row only fills it, so the cache after it is the one
             before it; None = no token does. Attention without a window cannot skip.
-        influence: the scores that a recurrent mixer is asked for, which it leaves in the collection of
+        influence: the requested scores, which a recurrent mixer stores in the collection of
             `models.influence`; None = none.
     """
 
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
         """Return the index of each token within its sample, without meaning on padding.
 
         A sample begins at a forward reset. So a slice of a layout, or one that continues an earlier call,
-        needs no more than `open_tokens`, how many tokens the open sample of each row had before this call.
+        needs only `open_tokens`, the number of tokens of the open sample of each row before this call.
         """
         index = jnp.arange(self.segment_ids.shape[1], dtype=jnp.int32)[None]
         if open_tokens is None:

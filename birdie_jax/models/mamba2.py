@@ -82,7 +82,7 @@ class Mamba2Config(MatrixRecurrentConfig):
         return counts if self.groups == 1 else counts | {f"{section}.groups": self.groups}
 
     def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
-        """Return those of the recurrence: of each matrix a product reads, and one writes."""
+        """Return the FLOPs of the recurrence: one product reads each matrix, and one writes it."""
         del length
         return 3.0 * 4 * model.state * self.state_size * model.layers
 

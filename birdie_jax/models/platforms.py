@@ -1,7 +1,7 @@
 """Check that the implementations of a configuration compile for a platform.
 
-Which platforms an implementation is for is said beside it: `pallas_kernels.linear_scan.IMPLEMENTATIONS` and
-`birdie_jax.models.attention.IMPLEMENTATIONS`.
+`pallas_kernels.linear_scan.IMPLEMENTATIONS` and `birdie_jax.models.attention.IMPLEMENTATIONS` list the
+platforms of each implementation.
 """
 
 from collections.abc import Mapping
@@ -36,10 +36,10 @@ def check_platform(model: ModelConfig, platform: str) -> None:
 
 
 def for_platform(model: ModelConfig, platform: str) -> ModelConfig:
-    """Return `model` with what is not for devices of `platform` left to the program.
+    """Return `model` without implementations that are not for devices of `platform`.
 
-    Parameters are the same for every implementation: a model that was trained with a kernel for TPUs is
-    used elsewhere with the best that there is.
+    Parameters are the same for every implementation. A model that was trained with a kernel for TPUs uses
+    the best available implementation elsewhere.
 
     Args:
         model: the architecture.
@@ -83,8 +83,8 @@ def check_implementation(
         require: as `MixerConfig.check_platform` gets it.
         field: the path of the field below `config`.
         asked: its value; empty = the best implementation for the platform.
-        implementations: the platforms of each implementation; "attached gpu" is a GPU that is there, which
-            a plan for other machines has not.
+        implementations: the platforms of each implementation; "attached gpu" is a GPU of this machine,
+            which a plan for other machines does not have.
         platform: the platform of the devices.
     """
     platforms = {platform}

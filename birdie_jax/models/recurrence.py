@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RecurrentConfig(MixerConfig):
-    """What the sections of recurrent mixers have in common: what a mesh may divide."""
+    """The base of the sections of recurrent mixers: the limits of a mesh."""
 
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model; 0 without one."""
@@ -58,7 +58,7 @@ class RecurrentConfig(MixerConfig):
         require(config.batching.spacing >= reach, "batching.spacing", allowed)
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
-        """Check that the implementation of the scan is one for the platform."""
+        """Check that the implementation of the scan is available for the platform."""
         asked = model.scan_implementation
         check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
 

@@ -43,9 +43,9 @@ class Mixer(Protocol):
     ) -> tuple[Activations, Cache | None]:
         """Mix the normalised inputs along the sequence, within the bounds of `layout`.
 
-        With a cache this is decoding: the call continues the samples that the cache stands for, and returns
-        the cache after its own last token (None if none was given), or after the last that the layout does
-        not skip. Outputs and cache are differentiable in the cache.
+        With a cache this is decoding. The call continues the samples of the cache. It returns the cache
+        after its own last token (None without a cache), or after the last token that the layout does not
+        skip. Outputs and cache are differentiable in the cache.
         """
         ...
 
@@ -84,7 +84,7 @@ def register_model(
     has_mlp: bool = False,
     encoder: bool = False,
 ) -> None:
-    """Make a model known as `config.model.name`, and the mixer's section as `config.model.<section>`.
+    """Register a model as `config.model.name`, and the mixer's section as `config.model.<section>`.
 
     Args:
         name: the name of the model.

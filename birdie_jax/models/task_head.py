@@ -1,8 +1,8 @@
-"""The head of fine-tuning: from what a model has read of a sample to the scores of the sample's label.
+"""The head of fine-tuning: maps the activations of a sample to the scores of the sample's label.
 
-A kind of head is one file with a subclass of `TaskHead` and `register_head`, and a line in `__init__.py`. A
-label is one positive integer for each sample, whatever the kind: so it passes through packing like the
-labels of masked LM, at the first position of its sample.
+A kind of head is one file with a subclass of `TaskHead` and `register_head`, and a line in `__init__.py`.
+For every kind a label is one positive integer for each sample. So it passes through packing like the labels
+of masked LM, at the first position of its sample.
 """
 
 import abc
@@ -19,16 +19,16 @@ from birdie_jax.models.layers import dropout
 from birdie_jax.registry import Registry
 
 HEADS: Registry[type["TaskHead"]] = Registry("model.head")
-"""The kinds of heads by their names, as `config.model.head` has them."""
+"""The kinds of heads by their names, the values of `config.model.head`."""
 
 register_head = HEADS.register
 
 
 TASK_HEAD = "task_head"
-"""The name under which a model has the parameters of its head."""
+"""The name of the parameters of a model's head."""
 
 POOLER = "pooler"
-"""The name under which a head has the layer before its last map, which therefore has another."""
+"""The name of the layer before a head's last map; the last map has another name."""
 
 
 class Head(NamedTuple):
@@ -39,8 +39,7 @@ class Head(NamedTuple):
         name: the name under which the last map's parameters are saved. A run on the same task reuses them;
             a run on another task creates its own. Any name but `POOLER`.
         outputs: the number of classes, or of choices; 1 for others.
-        classes: the names of the classes in the order of their scores; empty = there are none, or they are
-            not known.
+        classes: the names of the classes in the order of their scores; empty = no classes, or unknown ones.
     """
 
     kind: str
