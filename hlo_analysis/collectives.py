@@ -86,7 +86,7 @@ def collectives_of(
 ) -> Iterator[tuple[Collective, str | None]]:
     """Yield the collectives that an instruction is or fuses.
 
-    Beside each one stands the channel of the fusions that run it in parts; None where the instruction runs
+    Each comes with the channel of the fusions that run it in parts; None where the instruction runs
     all of it.
     """
     transfer = _TRANSFER_BETWEEN_SLICES.search(executed.instruction.attributes)

@@ -121,7 +121,7 @@ def _parse_instruction(line: str) -> Instruction | None:
 
 
 def _add_tuple_element(computation: Computation, lines: dict[str, str], name: str) -> None:
-    """Add the get-tuple-element that an operand such as `x#3` stands for.
+    """Add the get-tuple-element that an operand such as `x#3` denotes.
 
     Args:
         computation: the computation that contains the operand.

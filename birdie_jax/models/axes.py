@@ -101,7 +101,7 @@ def may_run_on_tpu() -> bool:
     """Return whether the mesh in force has TPUs; true without a mesh.
 
     `jax.lax.platform_dependent` traces a kernel for TPUs even where no TPU will run it, which takes as long
-    as the rest of the model. Where this is false, it need not be asked.
+    as the rest of the model. Where this is false, callers skip that call.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device is None or device.platform == "tpu"

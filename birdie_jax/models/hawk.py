@@ -64,7 +64,7 @@ class Hawk(nn.Module):
 
         y_t = W_out(GeLU(W_gate x_t) * RG-LRU(conv(W_in x))_t)
 
-    No map has a bias but the RG-LRU's gates (E.3), unless it is asked for. The convolution starts near the
+    Only the RG-LRU's gates have a bias (E.3), unless `bias` adds others. The convolution starts near the
     identity, as that of Gated SSM+.
 
     Attributes:

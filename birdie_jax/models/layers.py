@@ -214,7 +214,7 @@ def output_projection(
 
 
 class GatedMLP(nn.Module):
-    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020), or SwiGLU, where asked for with biases.
+    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020), or SwiGLU; optionally with biases.
 
     Attributes:
         inner: the width of W_gate x and W_in x.

@@ -167,7 +167,7 @@ def recurrent_layer(
     h_t = a_t * h_{t+1} + x_t, with a_t taken as zero at a reverse reset.
 
     Args:
-        mixer: the linen module of the layer, in which the scores are left that `layout` asks for.
+        mixer: the linen module of the layer, which stores the scores that `layout` requests.
         cell: the functions from the projections to the recurrence's inputs and the output gate.
         operands: the projections that the cell reads.
         gate: the projection of its output gate, or None.

@@ -27,8 +27,8 @@ _SLOW = 0.1
 def choose_form(config: EncoderConfig, length: int) -> str:
     """Return the form for rows of `length` tokens, toeplitz or chunked.
 
-    It is the one that is asked for, or else that takes fewer FLOPs: for each token and channel the product
-    with a Toeplitz matrix takes 2 L FLOPs, and the chunked form 2 c within chunks of c and 8 N for N modes
+    It is the configured form, or else the form with fewer FLOPs. For each token and channel the product with
+    a Toeplitz matrix takes 2 L FLOPs. The chunked form takes 2 c within chunks of c and 8 N for N modes
     between them. So the first is cheaper up to L = c + 4 N.
     """
     limit = config.ssm_chunk + 4 * config.ssm_state

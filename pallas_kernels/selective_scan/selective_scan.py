@@ -89,9 +89,9 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
         direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
             channels is.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for. A
-            TPU takes its kernel where length and the channels of a direction are multiples of 128; asked
-            for by name, it pads others. "pallas_gpu" is for Hopper GPUs and later ones, must be asked for,
-            and takes up to 40 states a channel.
+            TPU uses its kernel where length and the channels of a direction are multiples of 128; chosen
+            by name, the kernel pads others. "pallas_gpu" is for Hopper GPUs and later ones, runs only when
+            chosen by name, and takes up to 40 states a channel.
 
     Returns:
         y in the type of `u`, and in float32 the state after the last step that was read.

@@ -1,4 +1,4 @@
-"""What layers leave of their gates and states, where they are asked for it."""
+"""The statistics of gates and states that layers record on request."""
 
 from functools import partial
 
