@@ -27,7 +27,7 @@ _SLOW = 0.1
 def choose_form(config: EncoderConfig, length: int) -> str:
     """Return the form for rows of `length` tokens, toeplitz or chunked.
 
-    It is the configured form, or else the form with fewer FLOPs. For each token and channel the product with
+    It is the configured form, or else the one with fewer FLOPs. For each token and channel the product with
     a Toeplitz matrix takes 2 L FLOPs. The chunked form takes 2 c within chunks of c and 8 N for N modes
     between them. So the first is cheaper up to L = c + 4 N.
     """
