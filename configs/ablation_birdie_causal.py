@@ -6,7 +6,7 @@ Variants: a size, 1_4b (the default), 400m, 110m or tiny. Add `,paper` for the p
 20 GPUs, as in `1_4b,paper` (not tiny). All other settings come from the configuration of that size; its
 docstring lists the data, the devices and the planned time.
 
-All recurrent state runs forward. Parameters and computation equal those of ablation_birdie.py.
+All recurrent state runs forward. Parameters and computation equal ablation_birdie.py's.
 """
 
 import ml_collections

@@ -6,7 +6,7 @@ r"""Fine-tuning an imported Mamba-2 on phone number retrieval (Birdie paper, sec
 Variants: the published sizes 130m (the default), 370m, 780m, 1_3b and 2_7b, and tiny, a model of two layers
 that tests write. docs/mamba.md has the import of such a model.
 
-The task and its values are those of configs/finetune_phonebook.py: for tiny books of 4 to 16 first names
+The task and its values match configs/finetune_phonebook.py: for tiny books of 4 to 16 first names
 with numbers of four digits, for the others of 8 to 64 entries, in 512 rows of 2,048 (any power of two of
 devices divides them), 250 steps. Everything is fine-tuned in the format of this program, with its start
 token: the rows of the special tokens begin as the mean of the others. The published sizes have not been

@@ -2,7 +2,7 @@
 
     python -m birdie_jax.train --config=configs/tiny_corpora.py --workdir=runs/corpora
 
-The model and the objectives are those of configs/tiny.py. `metrics.jsonl` logs positions, loss, validation
+The model and the objectives match configs/tiny.py. `metrics.jsonl` logs positions, loss, validation
 loss and epochs for each corpus; see docs/corpora.md. The run takes 16 minutes of CPU time.
 """
 

@@ -1,4 +1,4 @@
-"""What is compared: runs, and folders of runs that differ in their seeds."""
+"""The sides of a comparison: runs, and folders of runs that differ in their seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

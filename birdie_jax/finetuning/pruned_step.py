@@ -1,4 +1,4 @@
-"""The train step of fine-tuning for pruned prompts: the dense loss, plus that of a pass that drops tokens.
+"""The train step of fine-tuning for pruned prompts: the dense loss plus a loss with dropped tokens.
 
 The second loss is the next-token loss on the tokens that the last layer reads. Each predicts the token that
 followed it in the sample before pruning (Simba, appendix A.3).

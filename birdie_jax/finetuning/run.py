@@ -66,7 +66,7 @@ def resolve_stages(
         config: the configuration of the whole run, with its head if any.
         stages: its stages.
         vocab_size: the number of rows of the embedding table.
-        devices: the devices of the run; None: those of JAX.
+        devices: the devices of the run; None: JAX's devices.
         num_steps: the train steps of the whole run, if known.
 
     Raises:

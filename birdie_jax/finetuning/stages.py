@@ -139,7 +139,7 @@ def stage_arms(stages: Sequence[Stage]) -> tuple[Arm, ...]:
 
 
 def stage_config(config: Config, stage: Stage, num_steps: int | None = None) -> Config:
-    """Return the configuration of a run whose batches are those of a stage.
+    """Return the configuration of a run with the batches of a stage.
 
     Args:
         config: the configuration of the whole run.

@@ -54,7 +54,7 @@ class DecodePlan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The minimum time of a step: that of its products or of its memory, whichever is longer."""
+        """The minimum time of a step: for its products or its memory, whichever is longer."""
         return max(self.compute_seconds, self.memory_seconds)
 
 

@@ -40,7 +40,7 @@ class _Asked(NamedTuple):
 
     Attributes:
         question: the question.
-        forms: the examples of the right form, and those of the wrong one.
+        forms: the examples of the right form, and of the wrong form.
     """
 
     question: Question
@@ -122,7 +122,7 @@ class Agreement(Task):
 
 
 class _CannotAskError(ValueError):
-    """A model cannot be asked a pair; the message says why."""
+    """A model cannot answer a pair; the message says why."""
 
 
 def _objective(arm: Arm | None) -> MaskedLM:

@@ -50,7 +50,7 @@ class AskedArms(NamedTuple):
     """The arms whose formats prompts have.
 
     Attributes:
-        prompts: the arm whose format prompts take; if no task has prompts, that of `in_place`.
+        prompts: the arm whose format prompts take; if no task has prompts, the arm of `in_place`.
         in_place: the arm that hides tokens; None if no task hides any, or if the arms of training are
             unknown.
     """
@@ -292,7 +292,7 @@ def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Se
     """Check that all predictions have their own file, before a model is loaded.
 
     Args:
-        tasks: the tasks that are asked.
+        tasks: the tasks to evaluate.
         folder: the folder of predictions, `--predictions`; None = none is given.
         others: the models to compare with, `--compare`.
 
@@ -328,12 +328,12 @@ def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Se
 
 
 def check_kept_evaluations(workdir: Workdir, step: int, tasks: Sequence[NamedTask]) -> None:
-    """Check that scores and predictions do not replace each other, before a model is asked.
+    """Check that scores and predictions do not replace each other, before evaluation.
 
     Args:
         workdir: the workdir of the model, where evaluations are kept by their names.
         step: the step of the model's checkpoint.
-        tasks: the tasks that are asked.
+        tasks: the tasks to evaluate.
 
     Raises:
         ConfigError: predictions have the name of scores that are kept, or the reverse; or a file that is
@@ -359,7 +359,7 @@ def write_predictions(folder: str, tasks: Sequence[NamedTask], evaluations: Sequ
 
     Args:
         folder: the folder, or its URL; made if it is not there.
-        tasks: the tasks that were asked.
+        tasks: the evaluated tasks.
         evaluations: the results of each task.
     """
     for named, (_, result) in zip(tasks, evaluations, strict=True):

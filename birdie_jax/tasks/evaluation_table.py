@@ -271,7 +271,7 @@ def comparison_table(
 
 
 def refused_lines(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Return the first questions that were not asked, and the number of the others."""
+    """Return the first skipped questions, and the number of the others."""
     lines = []
     for record in records:
         if record.refused:

@@ -28,7 +28,7 @@ class GlueDataset:
     Attributes:
         texts: the columns with the text, or with the two texts of a pair.
         label: the column with the label.
-        metrics: the reported metrics; the first is that of "Pretraining Without Attention".
+        metrics: the reported metrics; "Pretraining Without Attention" reports the first.
         classes: the labels, class 0 first; none: the label is a number.
         splits: the splits with labels beside `train`, the default one first.
         columns: the names of all columns, where a file with labels has no line with them.

@@ -212,7 +212,7 @@ def trained_head(config: Config) -> Head | None:
     """Return the head of a run's model, with its classes as the stages of the run name them.
 
     Args:
-        config: the configuration of the run, as it is saved.
+        config: the saved configuration of the run.
     """
     model = config.model
     if not model.head:

@@ -69,7 +69,7 @@ class Infilling(ChoiceTask):
             where: the place of the record, for messages.
 
         Raises:
-            DataError: the record cannot be asked; names `where`.
+            DataError: the record is invalid; names `where`.
         """
         entries = parse_entries(record, where)
         choices = [

@@ -1,6 +1,6 @@
 """A model as EleutherAI's LM Evaluation Harness (`lm-eval`, the extra `lm_eval`) sees it.
 
-The harness makes the prompts and the scores of its own tasks; here its three requests are answered.
+The harness makes the prompts and the scores of its own tasks; this module answers its three requests.
 """
 
 import logging

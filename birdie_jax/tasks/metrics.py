@@ -20,7 +20,7 @@ from jaxtyping import Float64
 
 # Those that are no means over answers follow from means: F1 and Matthews' correlation of two classes
 # from the shares of the confusion matrix, correlations from means of squares and products. So their
-# intervals are bootstraps of answers, like those of every metric.
+# intervals are bootstraps of answers, as for every metric.
 
 Numbers = Float64[np.ndarray, " answers"]
 
@@ -95,7 +95,7 @@ def correlation_of_means(means: Mapping[str, float], kind: str) -> float:
     """Return a correlation from the means of `correlation_scores`; 0 where all numbers of a side are equal.
 
     Args:
-        means: the means, with those of other metrics.
+        means: the means, including other metrics' means.
         kind: `PEARSON` or `SPEARMAN`.
     """
     return _correlation(*(means[f"{kind}_{moment}"] for moment in _MOMENTS))
@@ -174,7 +174,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 def f1(answer: str, references: Sequence[str]) -> float:
     """Return the largest harmonic mean of precision and recall of words over the references.
 
-    Words count as often as they are in both. Arguments are those of `exact_match`.
+    Words count as often as they are in both. The arguments are the same as for `exact_match`.
     """
     return _best(answer, references, _f1_of_words)
 
@@ -182,7 +182,9 @@ def f1(answer: str, references: Sequence[str]) -> float:
 def contains(answer: str, references: Sequence[str]) -> float:
     """Return 1 if any normalised reference is within the normalised answer, else 0.
 
-    Within a longer word counts too, as with any search for text. Arguments are those of `exact_match`.
+    Within a longer word counts too, as with any search for text.
+
+    The arguments are the same as for `exact_match`.
     """
     return _best(answer, references, lambda found, wanted: float(wanted in found if wanted else not found))
 
@@ -191,7 +193,7 @@ def contains_verbatim(answer: str, references: Sequence[str]) -> float:
     """Return 1 if the answer contains any reference, ignoring only case, else 0.
 
     It is the measure `contains` of the tasks of the EleutherAI harness on recall (squad_completion, fda,
-    swde; Arora et al., 2024). Arguments are those of `exact_match`.
+    swde; Arora et al., 2024). The arguments are the same as for `exact_match`.
     """
     return float(any(re.search(re.escape(one), answer, re.IGNORECASE) for one in references))
 

@@ -248,7 +248,7 @@ class ObjectiveExamples:
     """Examples of an objective from passages, with lengths uniform over those that fit."""
 
     def __init__(self, objective: Objective, passages: Passages):
-        """Draw lengths within those of `objective`."""
+        """Draw lengths within the limits of `objective`."""
         self._objective, self._passages = objective, passages
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
@@ -324,7 +324,7 @@ class SelectiveCopyingByLength(ObjectiveByLength):
     """Write spans of the passage, in the format of the objective selective_copying.
 
     Attributes:
-        spans: the number of spans that are asked for.
+        spans: the number of requested spans.
         query_first: whether the queries are before the passage.
         span_length: the smallest and largest number of tokens of a span.
         start_delimiter_length: the smallest and largest number of tokens of the delimiter before a span.

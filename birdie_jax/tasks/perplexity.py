@@ -89,7 +89,7 @@ class Perplexity(Task):
         split: the split of the prepared folder.
         text_field: the field of JSON lines and Parquet that holds the text.
         window: the largest number of tokens that are read at once.
-        stride: the number of tokens from the begin of a window to that of the next. If it is less than
+        stride: the number of tokens from the start of a window to the start of the next. If it is less than
             `window`, every token except the first ones has at least window - stride tokens before it. None
             = window.
         max_documents: the number of documents that are scored, the first ones; None = all.

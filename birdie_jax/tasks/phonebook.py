@@ -46,7 +46,7 @@ class Phonebook(GenerationTask):
     are "numbers" and "entries". No book of the questions is ever one of the training examples.
 
     Metrics, of the parts of the answer between commas:
-        exact_match: whether the answer is all the numbers asked for, in their order.
+        exact_match: whether the answer is all requested numbers, in their order.
         number_accuracy: the share of the requested numbers that are in their places.
         digit_accuracy: the share of their digits that are in their places.
         copied_entry: the share of the parts of the answer that are the number of some entry of the book.
@@ -56,8 +56,8 @@ class Phonebook(GenerationTask):
     Attributes:
         min_entries: the smallest number of entries of a book.
         max_entries: the largest number of entries of a book.
-        min_numbers: the smallest number of numbers asked for.
-        max_numbers: the largest number of numbers asked for; never more than the book's entries.
+        min_numbers: the smallest count of requested numbers.
+        max_numbers: the largest count of requested numbers; never more than the book's entries.
         max_positions: the largest number of tokens of a prompt with its answer.
         number_format: the form of a number, with # for each digit: "####" for small models.
         name_words: the words of a name: 2 for first and last name; 1 for first names, for small models.

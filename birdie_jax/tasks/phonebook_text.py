@@ -174,7 +174,7 @@ class Book(NamedTuple):
 
     Attributes:
         entries: all entries, in their order.
-        asked: the entries whose numbers are asked for, in the order of the question.
+        asked: the requested entries, in the order of the question.
     """
 
     entries: tuple[Entry, ...]
@@ -263,9 +263,9 @@ class BookMaker:
         """Return about how many positions a book covers with its question and answer.
 
         Args:
-            numbers: the entries that are asked for.
+            numbers: the requested entries.
             entries: all entries.
-            answer_positions: the positions kept for the answer; None = those of its tokens and END.
+            answer_positions: the positions kept for the answer; None = one for each of its tokens and END.
         """
         answer = 1 + numbers * self.mean_number if answer_positions is None else answer_positions
         return self.mean_frame + numbers * self.mean_asked + entries * self.mean_entry + answer
@@ -285,10 +285,10 @@ class BookMaker:
         Args:
             rng: the source of every random choice.
             split: 0 or 1; no book of one split equals a book of the other.
-            numbers: the entries that are asked for.
+            numbers: the requested entries.
             entries: the largest number of entries; fewer where more do not fit.
             max_positions: the positions that prompt and answer may cover.
-            answer_positions: the positions kept for the answer; None = those of its tokens and END.
+            answer_positions: the positions kept for the answer; None = one for each of its tokens and END.
 
         Returns:
             The book, or None where the entries that were drawn to be asked for do not fit.

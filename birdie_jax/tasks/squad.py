@@ -187,7 +187,7 @@ class Squad(GenerationTask):
             (section 4.4) and shows no example; here an empty line is between them, as in FLAN's templates
             for questions on a passage, on which its models were tuned (A.2). A question that sticks to the
             last word of its context is `separator=""`.
-        max_questions: the most questions that are asked, evenly spread over the file; None = all.
+        max_questions: the maximum number of questions, evenly spread over the file; None = all.
         skip_bad_records: whether to skip and report questions that cannot be read instead of refusing the
             file.
     """

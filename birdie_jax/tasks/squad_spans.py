@@ -61,7 +61,7 @@ class FoundSpan(NamedTuple):
     Attributes:
         span: the characters of the context, the end excluded; None if no span is possible.
         score: the sum of its begin's and its end's score.
-        null_score: that of the first position, the least of all windows'.
+        null_score: the score of the first position, the least of all windows'.
     """
 
     span: tuple[int, int] | None
@@ -84,7 +84,7 @@ def cut_windows(
         context: the tokens of the context.
         offsets: the characters of each token of the context.
         max_positions: the largest number of positions of a window, question and special tokens counted.
-        stride: the number of tokens from the begin of a window to that of the next.
+        stride: the number of tokens from the start of a window to the start of the next.
 
     Raises:
         ValueError: a window has no room for the stride.
@@ -150,7 +150,7 @@ class SquadSpans(Task):
         no_answer: whether a question may have no answer, as in v2.0. Otherwise such questions are skipped
             and reported, and every question gets a span.
         max_positions: the largest number of positions of a window.
-        stride: the number of tokens from the begin of a window to that of the next.
+        stride: the number of tokens from the start of a window to the start of the next.
         max_question_tokens: the largest number of tokens of a question; its end is cut.
         max_answer_tokens: the largest number of tokens of a span that is given.
         no_answer_threshold: no answer is given if its score exceeds the best span's by more than this.
@@ -200,7 +200,7 @@ class SquadSpans(Task):
             )
 
     def read(self) -> tuple[list[SquadQuestion], list[str]]:
-        """Return the questions that are asked, and a line for each skipped one.
+        """Return the questions to answer, and a line for each skipped one.
 
         Raises:
             DataError: the file cannot be read, or has no question that can be asked.

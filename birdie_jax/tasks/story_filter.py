@@ -54,7 +54,7 @@ def find_near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, in
         threshold: the similarity from which on a text is a near duplicate, more than 0 and at most 1.
 
     Returns:
-        The index of each near duplicate, with that of the first text that stays and is so similar.
+        The index of each near duplicate, with the index of the first text that stays and is so similar.
 
     Raises:
         ValueError: the threshold is out of its range.
@@ -161,7 +161,7 @@ def has_majority(stories: Sequence[Story], votes: Sequence[Vote], path: str) -> 
     """Return for each story whether more than half of the judges agree with its label.
 
     Args:
-        stories: the stories that are asked for; votes on others do not count.
+        stories: the requested stories; votes on others do not count.
         votes: the votes of all judges.
         path: the file of the votes, for messages.
 

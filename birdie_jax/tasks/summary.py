@@ -43,7 +43,7 @@ def summarise(
     Args:
         name: the name of the evaluation.
         task: the task.
-        model: who was asked.
+        model: the evaluated model.
         result: the scored answers; none where every question was refused.
         seconds: the duration.
         seed: the seed of the bootstrap's resamples.

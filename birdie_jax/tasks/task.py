@@ -103,7 +103,7 @@ class Task(abc.ABC):
         return {}
 
     def check_data(self, tokenizer: Tokenizer) -> None:
-        """Read the task's data, to report bad data before a model is compiled, trained or asked.
+        """Read the task's data, to report bad data before a model is compiled, trained or evaluated.
 
         A task that reads a file overrides this, or is a `QuestionTask`.
 
@@ -129,7 +129,7 @@ class Task(abc.ABC):
         """Return answers, in their order, with the scores that they have among themselves.
 
         They are the same, unless a score depends on the other answers, as a rank does. Then a group is
-        scored as if it had been asked alone.
+        scored as if it were the only question.
 
         Args:
             answers: answers that `measure` returned, any part of them, but at least one.
@@ -153,7 +153,7 @@ class QuestionTask(Task):
 
     @abc.abstractmethod
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return the questions, with unique names, and a line for each record that cannot be asked.
+        """Return the questions, with unique names, and a line for each skipped record.
 
         Raises:
             DataError: the task's data cannot be read, or there is no question; names file and record.
@@ -252,7 +252,7 @@ class TokenTask(QuestionTask):
 
     @abc.abstractmethod
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return the questions, all with reference tokens, and a line for each that cannot be asked."""
+        """Return the questions, all with reference tokens, and a line for each skipped one."""
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the model write as many tokens as the reference has, by greedy choice."""

@@ -173,7 +173,7 @@ class TaskModel:
     def prompts(
         self, questions: Sequence[Question], refused: Sequence[str], max_tokens: int
     ) -> tuple[list[Question], list[Prompt], list[str]]:
-        """Return the questions that the model can be asked, with the lengths of their prompts as a group.
+        """Return the questions that the model can answer, with the lengths of their prompts as a group.
 
         Args:
             questions: all questions.

@@ -1,4 +1,4 @@
-"""Runs side by side: what is compared, the differences with their intervals, and the page."""
+"""Runs side by side: the sides, the differences with their intervals, and the page."""
 
 import json
 
@@ -177,5 +177,5 @@ def test_the_page(tmp_path):
     for title in ("Train loss", "Validation loss, copying", "Validation loss, causal lm", "Throughput"):
         assert f"<strong>{title}</strong>" in page
     assert "All runs have the same configuration." in page
-    # The name of each side stands at the end of its line.
+    # Each line ends with the name of its side.
     assert page.count(">one</text>") == page.count(">&lt;b&gt;</text>") > 3

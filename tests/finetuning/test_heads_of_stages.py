@@ -51,7 +51,7 @@ def test_the_model_has_the_head_of_the_tasks():
     config = headed({"1": RTE, "2": RTE | {"rows": 4}})
     model = config.model
     assert Head(model.head, model.head_name, model.head_outputs) == Head("classification", "rte", 2)
-    # As it is saved, and so read again.
+    # Saved, then read again.
     assert with_task_head(config, read_stages(config)) == config
     words = parsed({"words": WORDS}, {"model.name": "gated_ssm"})
     assert with_task_head(words, read_stages(words)) == words

@@ -1,4 +1,4 @@
-"""Intervals are those of scipy, and differences those of pairs."""
+"""Intervals equal scipy's, and differences are paired."""
 
 import numpy as np
 import pytest

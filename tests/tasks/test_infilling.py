@@ -1,4 +1,4 @@
-"""Stories are asked as the paper's figures show them, and the likeliest choice a token is the answer."""
+"""Prompts of stories match the paper's figures, and the likeliest choice a token is the answer."""
 
 import string
 

@@ -1,4 +1,4 @@
-"""Metrics of labels are those of scikit-learn and SciPy, from means alone."""
+"""Metrics of labels equal scikit-learn's and SciPy's, from means alone."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Differences of metrics that follow from means are those of NumPy and SciPy on the same resamples."""
+"""Differences of metrics that follow from means equal NumPy's and SciPy's on the same resamples."""
 
 import sys
 

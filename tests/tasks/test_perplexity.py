@@ -1,4 +1,4 @@
-"""Losses of texts are those of the model's own logits, and every byte is counted once."""
+"""Losses of texts match the model's logits, and every byte is counted once."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Near duplicates are those of a comparison of all pairs; a majority is more than half of the judges."""
+"""Near duplicates match a comparison of all pairs; a majority is more than half of the judges."""
 
 import json
 import random
