@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray, UInt32
 from jaxtyping import Key as KeyArray
 
-# On the host or on devices; a single row may stand without the axis of rows.
+# On the host or on devices; a single row may omit the axis of rows.
 PackedIds = Int32[np.ndarray | Array, "*rows length"]
 PackedMask = Bool[np.ndarray | Array, "*rows length"]
 TokenIds = Int[Array, "rows length"]

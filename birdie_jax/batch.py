@@ -10,8 +10,8 @@ class Batch(NamedTuple):
 
     A sample of context c and target t covers len(c) + len(t) positions: the context, the start token,
     then all of the target but its last token (Birdie paper, appendix E.1). A sample with labels in place
-    covers its context alone. A NamedTuple is a pytree, so that a Batch of numpy arrays passes through
-    `jax.jit` as it is.
+    covers its context alone. A NamedTuple is a pytree, so a Batch of numpy arrays passes through
+    `jax.jit` unchanged.
 
     The fields are not checked at runtime, because JAX and the planner also put what stands for an array
     into the same tuple: its shape, or its sharding.

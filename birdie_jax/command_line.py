@@ -154,7 +154,7 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
 
     Args:
         verb: the name of the command's module.
-        message: what was found, and what is allowed.
+        message: the found value and the allowed ones.
     """
     # absl's message about missing required flags.
     message, missing = _MISSING.subn(r"--\1 is not given", message)

@@ -97,7 +97,7 @@ def define_config(help_text: str) -> flags.FlagHolder:
     """Define the flag --config, and return it; its value is the configuration with all fields set.
 
     Args:
-        help_text: what --help says about it.
+        help_text: its text in --help.
     """
     check_flag_files(Path(sys.argv[0]).stem, sys.argv)
     try:

@@ -194,7 +194,7 @@ class MixerConfig:
         """Check each field by itself, for every configured model.
 
         Args:
-            require: called with a condition, the path of a field below `config`, and what is allowed.
+            require: called with a condition, the path of a field below `config`, and the allowed values.
         """
 
     def check_model(self, config: "Config", require: Require) -> None:
@@ -202,7 +202,7 @@ class MixerConfig:
 
         Args:
             config: the whole configuration; all fields have passed their own checks.
-            require: called with a condition, the path of a field below `config`, and what is allowed.
+            require: called with a condition, the path of a field below `config`, and the allowed values.
         """
 
     def check_platform(self, model: "ModelConfig", platform: str, require: Require) -> None:
@@ -213,7 +213,7 @@ class MixerConfig:
         Args:
             model: the architecture.
             platform: "cpu", "gpu" or "tpu"; the devices need not be attached.
-            require: called with a condition, the path of a field below `config`, and what is allowed.
+            require: called with a condition, the path of a field below `config`, and the allowed values.
         """
 
     def mesh_problem(self, model: "ModelConfig", length: int, axis: str, size: int) -> str | None:

@@ -19,7 +19,7 @@ Width = Annotated[int, Bounds(at_least=1, at_most=2**20)]
 Depth = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 Heads = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 HeadsOrAsMany = Annotated[int, Bounds(at_least=0, at_most=2**16)]
-# The classes or choices of a task; 0 = those of the task.
+# The classes or choices of a task; 0 = the task's own.
 HeadOutputs = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 # 0 = derived from the width.
 RankOrDerived = Annotated[int, Bounds(at_least=0, at_most=2**20)]

@@ -2,7 +2,7 @@
 
 A configuration with `config.finetune.stages` fine-tunes the model of `config.init.from` instead.
 Started again with the same workdir, a run resumes from its newest checkpoint. On several hosts, start
-every process with the same command; birdie_jax/engine/processes.py says how they connect.
+every process with the same command; birdie_jax/engine/processes.py describes how they connect.
 """
 
 from birdie_jax.host_memory import keep_freed_memory

@@ -1,7 +1,7 @@
 """The fixed block of special token ids at the start of every vocabulary.
 
 Ids 0..255 are special in every vocabulary, and piece p of a SentencePiece model is token p + 256. So no
-text can produce a special id, any SentencePiece model serves as it is, and objectives need no tokenizer.
+text can produce a special id, any SentencePiece model works unchanged, and objectives need no tokenizer.
 The numbers are part of every saved checkpoint and token shard: add names, never renumber.
 """
 

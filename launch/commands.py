@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the launcher with status 2."""
         launcher = f"launch.{self.prog.rpartition('.')[2]}"
-        # A found value may be long, and the end of the message says what is allowed.
+        # A found value may be long, and the message ends with the allowed values.
         if len(message) > _MAX_MESSAGE:
             message = f"{message[: _MAX_MESSAGE // 2]}...{message[-_MAX_MESSAGE // 2 :]}"
         self.exit(2, f"{launcher}: {_one_line(message)} (--help lists the options)\n")
@@ -116,7 +116,7 @@ class Commands:
 def format_command(command: Sequence[str]) -> str:
     """Return a command as one line that bash reads back as the same arguments.
 
-    That is `shlex.join`, except that what cannot be printed is escaped, so that one line it stays.
+    That is `shlex.join`, except that what cannot be printed is escaped, to keep it on one line.
     """
     return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in command)
 
@@ -177,7 +177,7 @@ def parse_name(text: str) -> str:
 
 
 def parse_positive(text: str) -> int:
-    """Check a number that has to be 1 or more, for argparse."""
+    """Check for argparse that a number is 1 or more."""
     number = _parse_number(text)
     if number is None or number < 1:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 1 or more")
@@ -185,7 +185,7 @@ def parse_positive(text: str) -> int:
 
 
 def parse_non_negative(text: str) -> int:
-    """Check a number that has to be 0 or more, for argparse."""
+    """Check for argparse that a number is 0 or more."""
     number = _parse_number(text)
     if number is None:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more")

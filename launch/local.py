@@ -9,7 +9,7 @@ What they print is printed here, each line after the number of its process.
 - A process that fails ends the job: the others are sent SIGTERM, and those that still run `--grace_seconds`
   later are killed. Then the job is started again, at most `--restarts` times, and resumes from its
   checkpoint. It is not started again where a process ends with 2: the command itself is wrong.
-- SIGTERM and Ctrl-C are forwarded to every process once, so that the run saves and ends; it has
+- SIGTERM and Ctrl-C are forwarded to every process once: the run saves and ends; it has
   `--stop_seconds` for that. A second signal kills them. SIGHUP is forwarded as SIGTERM.
 - The exit status is 0 if every process ended with 0, 128 + the signal if one was forwarded, 2 if a process
   ended with 2, and otherwise that of the process that failed first (128 + the signal that killed it).

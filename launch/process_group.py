@@ -40,7 +40,7 @@ class GroupResult(NamedTuple):
 def run_group(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seconds: float) -> GroupResult:
     """Run the commands side by side until all have ended.
 
-    One that fails ends the others: SIGTERM, and SIGKILL after `grace_seconds`. SIGTERM and SIGINT to this
+    A failed one ends the others: SIGTERM, and SIGKILL after `grace_seconds`. SIGTERM and SIGINT to this
     process are forwarded to all, once, and SIGKILL follows after `stop_seconds`, or at the second signal.
     What the processes started themselves does not outlive them.
 

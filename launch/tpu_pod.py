@@ -57,11 +57,11 @@ _ACTIONS = ("train", "create", "push", "run", "stop", "delete")
 
 
 class RunError(Exception):
-    """The command or its installation failed; `args[0]` says how."""
+    """The command or its installation failed; `args[0]` describes the failure."""
 
 
 class GaveUpError(LaunchError):
-    """The run does not restart; the message says why."""
+    """The run does not restart; the message gives the reason."""
 
 
 class WrongCommandError(GaveUpError):

@@ -152,7 +152,7 @@ class Slices:
                 f"not committed, and so not sent: {', '.join(files[:_MAX_FILES])}{more}; commit them, or "
                 "let git ignore them"
             )
-        # It may be outside of the checkout, or one that git ignores.
+        # It may be outside the checkout, or git may ignore it.
         config = (flag_of(self.command, "config") or "").partition(":")[0]
         if config.endswith(".py"):
             known = ["git", "ls-files", "--error-unmatch", "--", config]

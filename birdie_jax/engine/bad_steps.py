@@ -125,7 +125,7 @@ def create_recent_steps() -> RecentSteps:
 def unless_skipped(skipped: Bool[Array, ""], before: _Tree, after: _Tree) -> _Tree:
     """Return `before` if the step is skipped, else `after`; schedules advance in either case.
 
-    A schedule counts steps, so its rate is that of the step number, however many were skipped.
+    A schedule counts steps, so the step number sets its rate, however many were skipped.
     """
 
     def choose(old: PyTree, new: PyTree) -> PyTree:

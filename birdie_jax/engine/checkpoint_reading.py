@@ -1,4 +1,4 @@
-"""Read and verify one checkpoint, or say what is wrong and which side failed.
+"""Read and verify one checkpoint, or report the fault and which side failed.
 
 Three things can be wrong, with different consequences:
 

@@ -82,7 +82,7 @@ class HookRunner:
         return state
 
     def close(self) -> None:
-        """Let every hook release what it holds."""
+        """Let every hook release its resources."""
         for hook in self._hooks:
             hook.close()
 

@@ -115,7 +115,7 @@ class MetricsFile:
     """`metrics.jsonl` and TensorBoard events of a workdir, continued from a step.
 
     Lines of a killed run after the step of the checkpoint are removed: those steps run again, and the
-    finished file is like that of an uninterrupted run. In a bucket a thread uploads the lines in parts, and
+    finished file is like an uninterrupted run's. In a bucket a thread uploads the lines in parts, and
     as one file at the end.
 
     Attributes:

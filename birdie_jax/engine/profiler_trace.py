@@ -63,7 +63,7 @@ class ProfilerTrace:
         return {}
 
     def resume(self, state: TrainState) -> None:
-        """Do nothing: the steps are those of the run."""
+        """Do nothing: a trace does not change the steps."""
 
     def is_due(self, step: int, num_steps: int) -> bool:
         """Whether the trace begins or ends at `step`."""

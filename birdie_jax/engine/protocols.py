@@ -92,7 +92,7 @@ class HookCall(NamedTuple):
         is_first: whether this process calls the hook for the first time, and so may have to compile.
         heartbeat: reports the hook's current phase to the watch. All processes must call it alike, at least
             every `train.hung_seconds`.
-        should_stop: whether the run was asked to stop. All processes must call it alike.
+        should_stop: whether the run must stop. All processes must call it alike.
     """
 
     step: int

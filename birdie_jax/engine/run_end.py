@@ -16,7 +16,7 @@ def movable_fields(done: int, before: Mapping[str, Any], wanted: Mapping[str, An
     Args:
         done: the number of completed train steps.
         before: the run's configuration, flat.
-        wanted: the configuration with which it resumes, flat.
+        wanted: the configuration of the resumed run, flat.
     """
     for config in (before, wanted):
         starts = config["train.num_steps"] - config["optimizer.decay_steps"]

@@ -28,7 +28,7 @@ Summarise = Callable[[StepTotals], dict[str, float]]
 Sections = Mapping[str, Callable[[Key], PyTree[jax.Array]]]
 """For each hook its `create_section`, by its name."""
 _Parts = Annotated[int, Bounds(at_least=1, at_most=2**20)]
-# Separates the keys of rows from those of parameters and sections.
+# Separates the keys of rows from the keys of parameters and sections.
 _ROW_KEYS = 0x726F7773
 
 

@@ -21,7 +21,7 @@ from birdie_jax.engine.mesh import replicated
 
 # A failure in a thread of orbax reaches the loop as an exception. Each of the threads also logs it with a
 # traceback. Threads of tensorstore, whose event loop has ended by then, print one for each array. On a full
-# disk these are hundreds of lines around the one line that says what to do.
+# disk these are hundreds of lines around the one line with the remedy.
 
 _ORBAX = str(Path(orbax.checkpoint.__file__).parent)
 

@@ -89,7 +89,7 @@ def mixture_after(
 ) -> Float[np.ndarray, "decisions arms"]:
     """Return the mixture in force after each decision: of the first later line that has one.
 
-    A mixture takes effect at the first batch after its decision, so that the decision's own line may
+    A mixture takes effect at the first batch after its decision, so the decision's own line may
     still show the one before. After the last line there is only that line itself.
     """
     logged = np.flatnonzero(np.isfinite(probability).any(axis=1))

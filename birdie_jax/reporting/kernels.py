@@ -61,7 +61,7 @@ def _inner(tree: Any, *path: str) -> Any:
 def scaled(kernels: LayerKernels) -> Float32[np.ndarray, "layers offsets"]:
     """Return |K| by layer and offset, from the farthest token before to the farthest after.
 
-    Both kernels count the token itself: offset 0 stands twice, as the last of the forward kernel and the
+    Both kernels count the token itself: offset 0 appears twice, as the last of the forward kernel and the
     first of the backward one.
     """
     sizes = [np.abs(kernel).mean(axis=1) for kernel in kernels]
@@ -89,7 +89,7 @@ def draw_maps(kernels: Mapping[str, LayerKernels]) -> Figure:
 
 
 def draw_curves(kernels: Mapping[str, LayerKernels], layers: Sequence[int]) -> Figure:
-    """Return the curves of some layers, those of all models together."""
+    """Return the curves of some layers, all models together."""
     figure = Figure(figsize=(7, 0.6 + 1.6 * len(layers)), layout="constrained")
     for axes, layer in zip(figure.subplots(len(layers), 1, squeeze=False)[:, 0], layers, strict=True):
         for number, (name, one) in enumerate(kernels.items()):

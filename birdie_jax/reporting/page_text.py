@@ -19,7 +19,7 @@ _SPECIAL = re.compile("|".join(re.escape(special_token_name(token)) for token in
 def render_text(text: str) -> Markup:
     """Return `text` for the page: escaped, special tokens in boxes, all but its beginning folded.
 
-    Of a very long text the beginning is kept, and how much was cut is said. A special token is never cut
+    A very long text is cut at its end, with a note of how much was cut. A special token is never cut
     in two.
     """
     if not text:

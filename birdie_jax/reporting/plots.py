@@ -60,7 +60,7 @@ class Line:
         tooltip: the tooltip.
         stairs: whether a value holds until the next point, as a mixture does.
         end_dot: whether the last point is marked.
-        label: what is written at the end of the line, in its colour.
+        label: the text at the end of the line, in its colour.
     """
 
     steps: Points
@@ -196,7 +196,7 @@ def area_panel(
 def _figure(frame: Frame, label_width: float = 0.0) -> tuple[Figure, Axes]:
     width, height = frame.size
     figure = Figure((width / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
-    # Margins in points and the same in every panel, so that the panels of a column line up.
+    # Margins in points and the same in every panel, so the panels of a column line up.
     left, right, bottom, top = 42, 12 + label_width, 22, 8
     axes = figure.add_axes(
         (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
@@ -308,7 +308,7 @@ def spread(wanted: Sequence[float], distance: float, height: float) -> list[floa
 
     Args:
         wanted: the wanted places, ascending.
-        distance: the distance; less where there is no room for it.
+        distance: the distance; less if there is no room.
         height: the largest place.
     """
     distance = min(distance, height / max(len(wanted) - 1, 1))

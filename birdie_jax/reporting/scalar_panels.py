@@ -18,7 +18,7 @@ LOSS = "nats a token"
 LOG = ", log scale"
 
 RECENT_LINES = 20
-_SMOOTHED_FROM = 60  # lines; a shorter run is shown as it is
+_SMOOTHED_FROM = 60  # lines; a shorter run is not smoothed
 _SAME_DECADES = 30.0  # a positive quantity that spans more is drawn on a logarithmic axis
 
 
@@ -46,7 +46,7 @@ class ScalarPlot:
 def scalar_panels(run: RunRecord, plots: tuple[ScalarPlot, ...]) -> tuple[Panel, ...]:
     """Return the panels of `plots`.
 
-    A run with arms logs all the scalars of language-model training, so that a missing one is worth an empty
+    A run with arms logs all the scalars of language-model training, so a missing one gets an empty
     panel; in another run it has no panel.
     """
     return tuple(

@@ -111,7 +111,7 @@ class SectionKind:
     Attributes:
         make: a function (run, names of its scalars) -> the section; None if the run has no data for it.
         scalars: the scalars that it draws, as patterns of `fnmatch`. A scalar of the run belongs to the
-            first kind that has a pattern for it.
+            first kind with a matching pattern.
     """
 
     make: Callable[[RunRecord, tuple[str, ...]], Section | None]

@@ -1,7 +1,7 @@
 """Colours of the page, and matplotlib figures as small SVG in it, without outside names or others' ids.
 
 Plots name a role, and the style sheet gives it a value for light, dark and paper. Matplotlib knows fixed
-colours only. So a plot draws in code colours that stand for a role, and `resolve_colours` puts the role's
+colours only. So a plot draws in code colours that represent a role, and `resolve_colours` puts the role's
 CSS variable in their place.
 """
 

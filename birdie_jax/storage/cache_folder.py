@@ -14,7 +14,7 @@ def cache_folder() -> Path:
     Without HOME, the home folder is the user's in the system's database.
 
     Raises:
-        ConfigError: there is no home folder either; the message says what to set.
+        ConfigError: there is no home folder either; the message names the variables to set.
     """
     cache = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(cache):

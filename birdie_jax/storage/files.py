@@ -148,7 +148,7 @@ def _create_exclusively(path: Path, contents: bytes) -> bool:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of a file or folder to errors of the system: those of a full disk have none.
+    """Add the name of a file or folder to errors of the system: the error of a full disk has none.
 
     Raises:
         OSError: the block raised one.

@@ -10,7 +10,7 @@ from birdie_jax.errors import shown
 
 
 class UnusableJson(ValueError):  # noqa: N818 - a verdict on a text, to which its readers add the file
-    """JSON that cannot be used; the message says why."""
+    """JSON that cannot be used; the message gives the reason."""
 
 
 class RepeatedField(UnusableJson):

@@ -142,7 +142,7 @@ def is_kept(scalars: dict[str, Any], step: int, hooks_run_again: bool) -> bool:
 
 
 def _joined(lines: list[bytes], part: list[bytes]) -> list[bytes]:
-    """Return the lines with those of one more part."""
+    """Return the lines with the lines of one more part."""
     for line in part:
         mark = _parse_mark(line)
         if mark is None:

@@ -140,7 +140,7 @@ def _written(output: Output) -> list[epath.Path]:
     # The root folder has no other name; the check reports that it is a folder.
     if output.kind == "lines" or is_remote(path) or not path.name:
         return [path]
-    # The second name is that of the file until it is whole.
+    # The file has the second name until it is whole.
     return [path, path.with_name(path.name + PARTIAL_SUFFIX)]
 
 

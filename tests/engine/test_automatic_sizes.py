@@ -107,7 +107,7 @@ def test_the_smallest_ring_is_that_of_the_slice(kind, extents, ring):
         (MeshConfig(tensor=2), (64, 2, 2, 1)),
     ],
 )
-def test_a_mesh_that_is_asked_for_is_taken(mesh, sizes):
+def test_a_requested_mesh_is_used(mesh, sizes):
     found = fill_in_sizes(replace(LARGE, mesh=mesh), 0, devices_of("v5e-256"))
     assert tuple(found.mesh_sizes.values()) == sizes
 

@@ -51,7 +51,7 @@ def test_log_records(name, path, message, passed):
     assert passes(name, path, message, error=error)
 
 
-def test_a_program_without_absl_prints_no_more(caplog):
+def test_a_program_without_absl_prints_only_its_own_lines(caplog):
     """Its handlers are Python's own, such as the one that pytest captures with."""
     try:
         raise OSError(28, "No space left on device")

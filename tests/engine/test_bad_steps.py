@@ -71,7 +71,7 @@ def judged(rule, values):
     ),
     deviations=st.sampled_from([0.0, 6.0]),
 )
-def test_the_verdict_is_that_of_plain_python(seed, length, bad, deviations):
+def test_the_verdict_equals_plain_python(seed, length, bad, deviations):
     values = np.random.default_rng(seed).normal(2, 0.1, (length, 2)).astype(np.float32)
     for place, value in bad:
         values[place % length, place % 2] = value

@@ -218,7 +218,7 @@ def test_a_bucket_that_is_not_there_is_named_by_every_command(store, url, verb, 
 
 
 @pytest.mark.parametrize("lost", ["reset_answer", "reset_request"])
-def test_of_two_that_start_at_once_one_trains(store, url, lost):
+def test_one_of_two_simultaneous_starts_trains(store, url, lost):
     """Also where the store loses its first answers, so that one claims again what it has claimed."""
     getattr(store.proxy, lost)("POST", "lease.json", 2)
     ended, outcomes = threading.Event(), []

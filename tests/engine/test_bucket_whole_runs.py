@@ -105,7 +105,7 @@ def test_killed_it_ends_bit_for_bit_like_one_on_a_disk(killed, on_disk, tmp_path
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_it_goes_on_in_two_processes_and_on_another_mesh(proxy, on_disk, corpus, tmp_path):
+def test_it_resumes_in_two_processes_and_on_another_mesh(proxy, on_disk, corpus, tmp_path):
     """From a run on a disk that was copied into the bucket after its fourth step."""
     workdir = Workdir(f"gs://{BUCKET}/moved")
     others = len(proxy.requests_outside("moved/", "text/"))
@@ -194,7 +194,7 @@ def test_verbs_read_and_write_a_run_by_its_url(proxy, killed):
     assert read <= written
 
 
-def test_nobody_waits_for_a_checkpoint_that_is_being_written_and_its_failure_is_told(proxy):
+def test_a_pending_checkpoint_delays_nothing_and_its_failure_is_reported(proxy):
     workdir = Workdir(f"gs://{BUCKET}/slow")
     checkpoints = Checkpoints(workdir, CheckpointConfig())
     before = len(proxy.requests)

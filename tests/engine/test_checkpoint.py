@@ -341,7 +341,7 @@ def test_a_checkpoint_of_other_data_is_refused_and_left_alone(checkpoints, saved
     assert (checkpoints.directory / "00000007").exists()
 
 
-def test_a_failure_is_told_of_the_step_that_failed(checkpoints, monkeypatch):
+def test_a_failure_names_the_step_that_failed(checkpoints, monkeypatch):
     state = make_state()
     save(checkpoints, state, 4)
     checkpoints.save(state, POSITION, 8)
@@ -356,7 +356,7 @@ def test_a_failure_is_told_of_the_step_that_failed(checkpoints, monkeypatch):
         checkpoints.save(state, POSITION, 12)
 
 
-def test_a_store_that_fails_is_told_also_where_it_cannot_be_listed(checkpoints, monkeypatch):
+def test_a_failing_store_is_reported_even_if_it_cannot_be_listed(checkpoints, monkeypatch):
     """Stores' libraries raise exceptions of their own, and the last good step is not known either."""
     error = type("HttpError", (Exception,), {"__module__": "gcsfs.retry"})("Service Unavailable, 503")
 

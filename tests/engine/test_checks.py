@@ -141,7 +141,7 @@ def refusal(folder, *hooks, **changed):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_a_hook_returns_is_refused_when_it_returns_it(tmp_path, hook, said):
+def test_invalid_results_of_a_hook_are_refused_at_once(tmp_path, hook, said):
     assert refusal(tmp_path, hook).startswith(f"hook 'keeps': {said}")
     assert Workdir(tmp_path).saved_steps() == []
 

@@ -153,7 +153,7 @@ def test_a_lease_that_cannot_be_read_is_an_error(tmp_path):
         pass
 
 
-def test_of_two_that_take_over_one_lease_one_trains(workdir, kind, monkeypatch):
+def test_one_of_two_that_take_over_a_lease_trains(workdir, kind, monkeypatch):
     """What each of the two has read is the dead holder's lease."""
     leave_behind(workdir, process=2**22 + 1, started="1")
     dead = kind(workdir.lease).read()

@@ -61,7 +61,7 @@ def test_a_checkpoint_without_an_average_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_average_of_a_run_is_that_of_its_checkpoints(tmp_path):
+def test_the_average_of_a_run_equals_the_average_of_its_checkpoints(tmp_path):
     """The parameters are added at steps 4 and 8, whose checkpoints are kept."""
     corpus = write_corpus(tmp_path)
     fields = {"train.num_steps": 8, "checkpoint.every_steps": 4, "train.hooks": NAME}

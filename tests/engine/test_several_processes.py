@@ -257,7 +257,7 @@ def test_a_hung_process_is_named_with_its_stack(alone, corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_fault_of_one_is_told_by_all(corpus, tmp_path):
+def test_all_processes_report_the_fault_of_one(corpus, tmp_path):
     job = start(tmp_path, corpus, 2, odd="--config.seed=3")
     assert job.statuses() == [75, 2], job.output
     error = "the processes of a run need one configuration: config.seed: process 0 has 0, process 1 has 3\n"

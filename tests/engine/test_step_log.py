@@ -39,7 +39,7 @@ def test_a_loss_that_the_step_gives_stands_for_the_mean():
     assert log.flush()["loss"] == pytest.approx(0.5)
 
 
-def test_a_sum_that_is_an_array_needs_a_summary_of_its_own():
+def test_an_array_sum_needs_its_own_summary():
     log = StepLog(summarise_means, 1)
     log.add(1, StepMetrics(*map(np.float32, (1, 1, 1, 1)), {"by_arm": np.ones(3)}), 0.0)
     with pytest.raises(ValueError, match=r"the sum 'by_arm' has shape \(3,\); allowed: a number"):

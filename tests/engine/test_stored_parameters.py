@@ -27,7 +27,7 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(one, other)
 
 
-def test_newest_or_the_step_that_is_asked_for(workdir):
+def test_newest_or_the_requested_step(workdir):
     saved = write_workdir(workdir, micro_config(), steps=(5, 9))
     newest = model_of_workdir(workdir)
     assert_same(newest.params, saved[9])

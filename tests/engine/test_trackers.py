@@ -77,7 +77,7 @@ def test_a_tracker_has_the_lines_of_the_metrics_and_one_identity(tmp_path, recor
 
 
 @pytest.mark.parametrize("behaviour", [{"fails_at": "start"}, {"fails_at": "log"}, {"fails_at": "finish"}])
-def test_one_that_fails_is_left_out_and_the_others_are_not(tmp_path, recorded, behaviour, caplog):
+def test_only_the_failing_tracker_is_left_out(tmp_path, recorded, behaviour, caplog):
     recorded("failing", **behaviour)
     calls = recorded("recorder")
     with sending(["failing", "recorder"], Workdir(tmp_path), CONFIG) as on_scalars:
@@ -91,7 +91,7 @@ def test_one_that_fails_is_left_out_and_the_others_are_not(tmp_path, recorded, b
 
 
 @pytest.mark.parametrize("waits_at", ["start", "log", "finish"])
-def test_one_that_hangs_holds_nothing_up(tmp_path, recorded, waits_at, caplog, monkeypatch):
+def test_a_hanging_tracker_delays_nothing(tmp_path, recorded, waits_at, caplog, monkeypatch):
     monkeypatch.setattr(sys.modules[sending.__module__], "_FINISHING_SECONDS", 0.2)
     monkeypatch.setattr(sys.modules[sending.__module__], "_MAX_WAITING", 3)
     recorded("hanging", waits_at=waits_at)

@@ -363,7 +363,7 @@ def test_a_cache_that_is_no_absolute_path_counts_as_not_set(clone, ignored):
 
 
 @pytest.mark.parametrize("home", ["", "relative"])
-def test_without_a_home_it_is_said_what_to_set(clone, home):
+def test_without_a_home_the_message_names_the_variable(clone, home):
     assert clone.run()[0] == 0
     line = clone.refusal(FETCH, HOME=home)
     assert "neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them" in line

@@ -85,7 +85,7 @@ def test_preempted_in_mid_run_is_created_again_and_resumes(stand_ins, launch, ru
     assert "the slices were preempted (SUSPENDED); restart 1 of 20" in done.stdout
 
 
-def test_preemptions_are_followed_so_many_times_and_no_more(stand_ins, launch, run_name):
+def test_preemptions_are_followed_up_to_the_limit(stand_ins, launch, run_name):
     looks = [NOT_FOUND] + [ACTIVE, SUSPENDED, SUSPENDED] * 9
     stand_ins.rules([("describe", looks), ("follow", [LOST])])
     done = launch("tpu_pod", *options(run_name, "train", "--restarts=2"), "--", *COMMAND)
@@ -189,7 +189,7 @@ def test_lost_connection_is_made_again_and_nothing_restarted(stand_ins, launch, 
     assert "restart" not in done.stdout
 
 
-def test_train_goes_on_with_what_is_there(stand_ins, launch, run_name):
+def test_train_resumes_with_existing_slices(stand_ins, launch, run_name):
     stand_ins.rules([("describe", [ACTIVE])])
     done = launch("tpu_pod", *options(run_name, "train", "--keep"), "--", *COMMAND)
     assert done.returncode == 0

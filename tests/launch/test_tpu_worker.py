@@ -120,7 +120,7 @@ def test_a_command_that_is_killed_has_its_log_kept(worker, tmp_path):
     assert log.read_text().startswith("ready\nsaved\n")
 
 
-def test_command_started_again_has_a_log_of_its_own(worker, tmp_path):
+def test_restarted_command_has_its_own_log(worker, tmp_path):
     worker("start", "", *program(tmp_path, "print('first'); raise SystemExit(1)"))
     assert worker("follow", "+1").returncode == 1
     worker("start", "", *program(tmp_path, "print('second')"))

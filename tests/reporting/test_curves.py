@@ -41,7 +41,7 @@ def test_smoothing_a_line_keeps_its_middle_and_a_constant_everywhere():
     np.testing.assert_allclose(curves.smooth(line, 1), line)
 
 
-def test_mixture_after_a_decision_is_that_of_the_next_line():
+def test_mixture_after_a_decision_is_on_the_next_line():
     # The decision's own line (row 2) still shows the old mixture; the last line has none after it.
     probability = np.array([[NAN, NAN], [0.5, 0.5], [0.5, 0.5], [0.9, 0.1], [0.9, 0.1]])
     after = curves.mixture_after(probability, np.array([0, 2, 4]))
@@ -89,7 +89,7 @@ def test_long_text_is_folded_and_cut_without_breaking_a_special_token():
     assert "<details>" not in page_text.render_text("z" * page_text.VISIBLE)
 
 
-def test_rows_of_a_heat_map_are_those_of_their_names():
+def test_rows_of_a_heat_map_match_their_names():
     values, names, classes = np.array([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1]]), ("a", "b", "c"), (1, 0, 1)
     by_class = [1, 0, 2]
 

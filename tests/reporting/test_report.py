@@ -377,7 +377,7 @@ def test_a_page_that_follows_a_run_is_loaded_again_until_the_run_ends(short, mon
     assert ["stopped by SIGTERM" in page for page in pages] == [False, True]
 
 
-def test_what_ran_is_told_of_every_start(short):
+def test_the_page_describes_every_start(short):
     (short / "starts.json").write_text(json.dumps([START | ENDED, START]))
     words = read(short, [WHAT_RAN]).words()
     assert "Device hours 24.00 16 x H100, 2 starts, 1 without an end" in words

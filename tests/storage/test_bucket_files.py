@@ -186,13 +186,13 @@ def test_bucket_that_is_not_there_is_named(bucket, operation, name):
         operation(path)
 
 
-def test_who_may_not_list_is_told_that_an_object_is_not_there(bucket):
+def test_a_missing_object_is_reported_without_permission_to_list(bucket):
     bucket.proxy.answer(403, path="/o[?]")
     with pytest.raises(FileNotFoundError):
         read_bytes(bucket.root / "a")
 
 
-def test_one_request_tells_whether_something_is_there(bucket):
+def test_one_request_checks_whether_something_exists(bucket):
     for name in ("file", "file-2", "folder/x", "other-2", "other/x"):
         write_whole(bucket.root / name, b"")
     for name, there, requests in (
@@ -247,7 +247,7 @@ def test_outage(bucket, hasty, operation):
 
 @each_operation
 @pytest.mark.parametrize("status", [401, 403])
-def test_no_permission_is_told_at_once(bucket, hasty, operation, status):
+def test_a_missing_permission_is_reported_at_once(bucket, hasty, operation, status):
     write_whole(bucket.root / "a", b"x")
     bucket.proxy.answer(status)
     with pytest.raises(StoreError, match="the proxy was set to fail") as raised:
@@ -265,7 +265,7 @@ def test_slow_answers_are_waited_for(bucket):
     assert time.monotonic() - begin > 0.6
 
 
-def test_nothing_else_is_asked_for(bucket):
+def test_no_other_request_is_sent(bucket):
     """Neither the bucket's kind nor its other objects: rights may end at the folder."""
     before = len(bucket.proxy.requests)
     for operation in OPERATIONS.values():

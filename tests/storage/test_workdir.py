@@ -99,7 +99,7 @@ def test_a_field_that_is_newer_than_the_run_has_its_default(tmp_path, caplog):
     assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["clip_norm"] == 1.0
 
 
-def test_a_field_that_is_known_no_more_is_left_out(tmp_path, caplog):
+def test_a_removed_field_is_left_out(tmp_path, caplog):
     claim(tmp_path)
     change(tmp_path, lambda config: config["model"].update(colour="red"))
     claim(tmp_path)
@@ -215,7 +215,7 @@ def test_dotted_names_and_differences():
     assert differences(one, one | {"a.b": 2, "e": 3}) == [("a.b", 1, 2), ("e", None, 3)]
 
 
-def test_arms_of_ones_own_are_one_field(tmp_path):
+def test_custom_arms_are_one_field(tmp_path):
     arms = {"a": {"objective": "copying", "weight": 1.0}, "b": {"objective": "causal_lm"}}
     own = Config(objectives=ObjectivesConfig(arms=arms))
     claim(tmp_path, own)

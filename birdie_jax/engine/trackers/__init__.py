@@ -1,4 +1,4 @@
-"""Trackers by name, to which a run sends what it logs: a new one is one file, and one line here."""
+"""Trackers by name. To add a tracker, add one file, and one line here."""
 
 # Importing a tracker registers it.
 from birdie_jax.engine.trackers import mlflow_runs, weights_and_biases

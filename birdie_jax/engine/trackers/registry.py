@@ -1,4 +1,4 @@
-"""What a tracker is, and every tracker by its name."""
+"""The tracker protocol, and every tracker by its name."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -27,9 +27,9 @@ class TrackedRun(NamedTuple):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Receives what a run logs. All calls come from one thread, which is not the loop's.
+    """Receives a run's logs. All calls come from one thread, which is not the loop's.
 
-    An exception ends what is sent to the tracker, and not the run.
+    After an exception the tracker receives nothing more; the run continues.
     """
 
     def start(self, run: TrackedRun) -> None:
@@ -41,12 +41,12 @@ class Tracker(Protocol):
         ...
 
     def finish(self, *, succeeded: bool) -> None:
-        """Send what is left; the process ends, well or not."""
+        """Send the rest; the process ends, with or without an error."""
         ...
 
 
 class TrackerKind(NamedTuple):
-    """What stands behind a name in `config.train.trackers`.
+    """The entry for a name in `config.train.trackers`.
 
     Attributes:
         make: () -> the tracker.
@@ -83,7 +83,7 @@ def tracker_names(config: Config) -> list[str]:
     """Return the names in `config.train.trackers`, in its order.
 
     Raises:
-        ConfigError: one of the names is unknown, or stands twice, or its library is not installed.
+        ConfigError: a name is unknown or repeated, or its library is not installed.
     """
     names = TRACKERS.names_in(config.train.trackers)
     for name in names:

@@ -1,4 +1,4 @@
-"""Sends what a run logs to its trackers, without waiting for them."""
+"""Send a run's logs to its trackers without waiting for them."""
 
 import contextlib
 import queue
@@ -29,7 +29,7 @@ _FINISHING_SECONDS = 60.0
 def sending(
     names: Sequence[str], workdir: Workdir, config: Mapping[str, Any]
 ) -> Iterator[OnScalars | None]:
-    """Send what is logged to trackers while entered; None where there are none.
+    """Send logs to trackers while entered; None if there are no trackers.
 
     Each has a thread. What a tracker raises is logged, once, and nothing more is sent to it; the run
     continues.

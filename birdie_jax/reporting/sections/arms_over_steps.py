@@ -68,7 +68,7 @@ def _class_groups(run: RunRecord) -> list[PanelGroup]:
     causal = set(causal_arms(run))
     class_groups = []
     for index, (group, arms) in enumerate(run.groups.items()):
-        # Of a single arm the curves are those of its class.
+        # A single arm has the curves of its class.
         if len(arms) == 1:
             continue
         entropy = unigram_entropy(run) if causal.intersection(arms) else None

@@ -16,7 +16,7 @@ from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.svg import AXIS, PANEL, QUIET, class_colour, class_dash, inline_svg
 
-# From nearly white to deep, so that the value reads as darkness on paper and in either theme.
+# From nearly white to deep: the value reads as darkness on paper and in either theme.
 SEQUENTIAL = LinearSegmentedColormap.from_list(
     "sequential", ["#f4f1e6", "#c9dfc0", "#7cc0b4", "#3a8fb0", "#2c5a9c", "#2b2a63"]
 )

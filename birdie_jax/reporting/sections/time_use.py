@@ -1,4 +1,4 @@
-"""The section of where the time of all starts went."""
+"""Section: time use over all starts."""
 
 import numpy as np
 
