@@ -300,7 +300,7 @@ def test_samples_of_one_context_differ(task_folder, models):
 def test_unusable_requests_are_named(task_folder, models, parts):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
-    with pytest.raises(ConfigError, match=r"^objective span_corruption: texts of the harness have no form"):
+    with pytest.raises(ConfigError, match=r"^objective: found span_corruption, which cannot format"):
         HarnessModel(TaskModel(*parts, arm("span_corruption")))
     with pytest.raises(
         ConfigError, match=r"^normalization=tokens: found 1 continuation of document 3 of mine"
@@ -309,7 +309,7 @@ def test_unusable_requests_are_named(task_folder, models, parts):
     for flag, message in (
         ("lm_eval:tasks=[]", "tasks: found none; allowed: one or more"),
         ('lm_eval:tasks=["nothing"]', "lm_eval.tasks: found 'nothing'; allowed: the names that"),
-        ('lm_eval:tasks=["letters_written"]', "lm_eval.tasks: letters_written has no acc of multiple"),
+        ('lm_eval:tasks=["letters_written"]', "lm_eval.tasks: found letters_written, which has no acc"),
     ):
         with pytest.raises(ConfigError) as error:
             task_of_flag(f"{flag},include_path={task_folder}").measure(models["prefix_lm"])
