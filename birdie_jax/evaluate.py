@@ -137,9 +137,9 @@ def run(processes: Processes) -> None:
     if (_WORKDIR.value is None) == (_MODEL.value is None):
         raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))
     if _STEP.value is not None and _MODEL.value is not None:
-        raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+        raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has only one")
     if _AVERAGE.value and _MODEL.value is not None:
-        raise ConfigError("--average: is of --workdir; --model has the parameters that were exported alone")
+        raise ConfigError("--average: requires --workdir; --model has only the exported parameters")
     for other in _COMPARE.value:
         if not other:
             raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
