@@ -41,4 +41,4 @@ def test_stages_are_refused(tmp_path):
     done = subprocess.run(
         command, cwd=REPOSITORY, env=run_environment(), capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2 and "allowed: none, as in a configuration of pre-training" in done.stderr
+    assert done.returncode == 2 and "allowed: none; name a pre-training configuration" in done.stderr
