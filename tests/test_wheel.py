@@ -17,8 +17,15 @@ pytestmark = pytest.mark.slow
 
 PACKAGES = ("birdie_jax", "hlo_analysis", "pallas_kernels", "configs", "launch")
 FILES = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
-# What a checkout alone uses: sourced by its shell scripts, or sent with its code.
-CHECKOUT_ONLY = {"Dockerfile", "compilers.sh", "environment.sh", "quickstart.sh", "tpu_worker.sh"}
+# Files that only a checkout uses.
+CHECKOUT_ONLY = {
+    "Dockerfile",
+    "compilers.sh",
+    "docs.sh",
+    "environment.sh",
+    "quickstart.sh",
+    "tpu_worker.sh",
+}
 
 
 @pytest.fixture(scope="module")
