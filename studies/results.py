@@ -32,6 +32,8 @@ SUFFIX = ".jsonl.xz"
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sentencepiece", "grain", "orbax-checkpoint")
 _ITEM = "[]"
+# Of a number; all of them would take twice the space.
+_DIGITS = 6
 
 
 class StudyRun(Protocol):
@@ -92,7 +94,7 @@ def result_file(results: Path, run: StudyRun) -> Path:
 
 
 def write_result(file: Path, description: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Write a result.
+    """Write a result, with numbers rounded to six significant digits.
 
     Args:
         file: the file.
@@ -103,7 +105,7 @@ def write_result(file: Path, description: Mapping[str, Any], found: Mapping[str,
     Raises:
         ValueError: a name of a part has a character that separates parts.
     """
-    lines = [{**description, "format_version": FORMAT_VERSION}, *_lines_of(found, ())]
+    lines = [{**description, "format_version": FORMAT_VERSION}, *map(_rounded, _lines_of(found, ()))]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
@@ -124,6 +126,14 @@ def _lines_of(value: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[dict
             yield from _lines_of(part, (*place, name))
         else:
             yield from ({"part": "/".join((*place, name)) + _ITEM, **item} for item in part)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return {name: _rounded(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 
 def _has_items(value: Any) -> bool:

@@ -63,6 +63,13 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     assert read_results(tmp_path, "large", Run) == {}
 
 
+def test_numbers_keep_six_digits(tmp_path):
+    file = result_file(tmp_path, RUN)
+    write_result(file, {"run": RUN._asdict()}, {"losses": [2.123456789, 3], "by task": {"a": 1e-9 / 3}})
+    found = read_result(file)
+    assert found["losses"] == [2.12346, 3] and found["by task"] == {"a": 3.33333e-10}
+
+
 @pytest.mark.parametrize("name", ["a/b", "a[]"])
 def test_a_part_s_name_has_no_separator(tmp_path, name):
     with pytest.raises(ValueError, match="allowed: one without / and"):
