@@ -1,8 +1,9 @@
 """The manifest at the start of a preparation: a new one, or that of an earlier start."""
 
+import sys
 from dataclasses import asdict
 
-from birdie_jax.errors import DataError, shown
+from birdie_jax.errors import DataError, one_line, shown
 from birdie_jax.storage import exists, is_remote, list_names, remove
 from birdie_jax.text.array_record_file import check_records
 from birdie_jax.text.locations import Location
@@ -13,6 +14,7 @@ from birdie_jax.text.manifest import (
     TOKENIZER_NAME,
     Manifest,
     PreparationSettings,
+    Shard,
     SourceCursor,
     load_manifest,
 )
@@ -29,6 +31,9 @@ from birdie_jax.text.sources import LeftOut, Source, check_source
 from birdie_jax.text.token_shards import check_sizes
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
+
+# It takes seconds to read as many.
+_LONG_BYTES = 1 << 30
 
 
 def resume_manifest(
@@ -69,13 +74,21 @@ def resume_manifest(
     check_source(source, record.files, whole=manifest.complete)
     finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
     check_sizes(directory, tuple(finished.values()))
-    for shard in [] if manifest.complete or is_remote(directory) else finished.values():
-        check_records(directory / shard.name, shard)
+    if not (manifest.complete or is_remote(directory)):
+        _check_finished(directory, tuple(finished.values()))
     # In a bucket a process that owns the folder removes them (`ManifestGuard.take_over`).
     for name in [] if is_remote(directory) else list_names(directory):
         if SHARD_FILE.fullmatch(name) and name not in finished:
             remove(directory / name)
     return manifest, record
+
+
+def _check_finished(directory: Location, shards: tuple[Shard, ...]) -> None:
+    if (size := sum(shard.bytes for shard in shards)) >= _LONG_BYTES:
+        message = f"checking {len(shards)} finished shards, {size / 2**30:.1f} GiB"
+        print(f"{one_line(str(directory))}: {message}", file=sys.stderr, flush=True)
+    for shard in shards:
+        check_records(directory / shard.name, shard)
 
 
 def start_manifest(

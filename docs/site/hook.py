@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import os
+import pkgutil
 import posixpath
 import re
 import subprocess
@@ -18,6 +19,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+import birdie_jax
+import pallas_kernels
 from birdie_jax.__main__ import VERBS
 from birdie_jax.config_sections import Config, ModelConfig
 from birdie_jax.models import model_names
@@ -31,12 +34,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _OF_ROOT = ("README.md", "BUILD_NOTES.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(\]\()([^)\s#]*)(#[^)\s]*)?(\))")
 _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml"}
-# In the order of the data.
-_PACKAGES = (
-    *("text", "objectives", "batching", "models", "optimizers", "bandit", "engine"),
-    *("generation", "tasks"),
-)
-_KERNELS = ("linear_scan", "gated_scan", "selective_scan", "gated_delta_rule", "ssd")
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 
 
@@ -221,12 +218,17 @@ def _documented(value: type) -> list[str]:
 def _python() -> str:
     """Return a page with the public names of each package; mkdocstrings writes their docstrings."""
     lines = ["# Python", "", "The public names of each package.", ""]
-    for package in _PACKAGES:
-        module = importlib.import_module(f"birdie_jax.{package}")
-        lines += [f"## `birdie_jax.{package}`", "", (inspect.getdoc(module) or "").partition("\n")[0], ""]
-        for name in module.__all__:
-            value = getattr(module, name)
-            if inspect.isclass(value) or inspect.isfunction(value):
-                lines += [f"::: birdie_jax.{package}.{name}", ""]
-    lines += ["## `pallas_kernels`", ""]
-    return "\n".join([*lines, *(f"::: pallas_kernels.{name}.{name}\n" for name in _KERNELS)])
+    for root in (birdie_jax, pallas_kernels):
+        for found in pkgutil.iter_modules(root.__path__, f"{root.__name__}."):
+            module = importlib.import_module(found.name) if found.ispkg else None
+            if names := getattr(module, "__all__", []):
+                purpose = (inspect.getdoc(module) or "").partition("\n")[0]
+                lines += [f"## `{found.name}`", "", purpose, "", *_public(module, names)]
+    return "\n".join(lines)
+
+
+def _public(module: Any, names: list[str]) -> list[str]:
+    values = {name: getattr(module, name) for name in names}
+    kinds = (inspect.isclass, inspect.isfunction)
+    shown = [name for name, value in values.items() if any(kind(value) for kind in kinds)]
+    return [line for name in shown for line in (f"::: {module.__name__}.{name}", "")]

@@ -9,7 +9,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
 from birdie_jax.errors import DataError
-from birdie_jax.text import TokenShards, load_manifest
+from birdie_jax.text import TokenShards, load_manifest, manifest_start
 from birdie_jax.text.manifest_guard import ManifestGuard
 from tests.text.prepared_folders import contents as contents_of
 from tests.text.prepared_folders import read_manifest
@@ -137,7 +137,7 @@ def test_a_number_that_changes_in_the_file_is_noticed(run, corpus, stopped):
     run(corpus, stopped)
 
 
-def test_a_finished_shard_that_changes_is_noticed(run, corpus, stopped):
+def test_a_finished_shard_that_changes_is_noticed(run, corpus, stopped, monkeypatch, capsys):
     path = stopped / json.loads((stopped / "manifest.json").read_text())["train"][0]["name"]
     whole = path.read_bytes()
     (record, *_) = ArrayRecordReader(str(path)).read_all()
@@ -146,7 +146,9 @@ def test_a_finished_shard_that_changes_is_noticed(run, corpus, stopped):
     with pytest.raises(DataError, match=f"{path.name}: is corrupt"):
         run(corpus, stopped)
     path.write_bytes(whole)
+    monkeypatch.setattr(manifest_start, "_LONG_BYTES", 0)
     run(corpus, stopped)
+    assert f"{stopped}: checking " in capsys.readouterr().err
 
 
 def _stop_after(times, save):
