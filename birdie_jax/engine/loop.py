@@ -112,7 +112,7 @@ def train(
             batch is empty, or the batches end early.
         WorkdirInUse: another trainer holds the workdir.
         TrainingDiverged: there were too many bad steps in a row (`make_step`), or a hook measured NaN or
-            infinity. Any other metric that is not finite is left out of `metrics.jsonl`, with one warning.
+            infinity. Other metrics that are not finite are left out of `metrics.jsonl`, with one warning.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
         LeaseLost: another trainer has taken the workdir, or it is gone.
     """
