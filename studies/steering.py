@@ -128,7 +128,8 @@ def objectives(results: Results) -> dict[str, dict[int, float]]:
         if by_seed:
             found[contender] = dict(sorted(by_seed.items()))
     if "published" in found and UNIFORM in found and TWO_BATCHES in found:
-        offset = np.mean(list(found[TWO_BATCHES].values())) - np.mean(list(found[UNIFORM].values()))
+        two, one = found[TWO_BATCHES], found[UNIFORM]
+        offset = np.mean([two[seed] - one[seed] for seed in two.keys() & one.keys()])
         found["published"] = {seed: value - offset for seed, value in found["published"].items()}
     return found
 
