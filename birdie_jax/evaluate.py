@@ -231,7 +231,7 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
     """Measure all tasks; save each in the workdir, if there is one, before the next."""
     trained, arms, processes = asked
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
-    print(f"{trained.origin}: {trained.model.config.name}, asked as {names}", file=sys.stderr)
+    print(f"{trained.origin}: {trained.model.config.name}, prompt form: {names}", file=sys.stderr)
     costs = _Costs(trained)
     model = TaskModel(
         trained.model,
@@ -279,14 +279,14 @@ class _Costs:
     def __call__(self, work: Workload) -> None:
         assert self.asked is not None
         name, task = self.asked
-        line = f"{name}: {work.questions:,} questions, {work.tokens:,} tokens to read"
+        line = f"{name}: {work.questions:,} questions, {work.tokens:,} prompt tokens"
         if work.answer_tokens:
-            line += f", at most {work.answer_tokens:,} to write"
+            line += f", at most {work.answer_tokens:,} answer tokens"
         # Training takes longer to read a token, and writing one takes longer than reading it.
         speed = trained_speed(Workdir(self._trained.folder))
         if speed:
             minutes = (work.tokens + work.answer_tokens) / speed / 60
-            line += f"; at the speed of training, {speed:,.0f} tokens/s, that is {minutes:,.1f} min"
+            line += f"; about {minutes:,.1f} min at the training speed of {speed:,.0f} tokens/s"
         print(line, file=sys.stderr)
         length = self._trained.config.row_length
         if work.longest > length:

@@ -187,7 +187,7 @@ def run() -> None:
         state = _read_context(generator, trained, arm, context)
     for number, prompt in enumerate(prompts, start=1):
         generator.check_length(prompt, _MAX_TOKENS.value, _where(number), state)
-    print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
+    print(f"{trained.origin}: {trained.model.config.name}, prompt form: {arm.name}", file=sys.stderr)
     answering = Answering(
         generator,
         trained.tokenizer,

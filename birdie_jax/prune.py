@@ -154,7 +154,7 @@ def run() -> None:
     )
     others = [_compared_model(workdir, trained) for workdir in _COMPARE.value]
     folder = CellFolder(root, kept)
-    print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
+    print(f"{trained.origin}: {trained.model.config.name}, prompt form: {arm.name}", file=sys.stderr)
     cells = measure_cells(trained, arm.objective, windows, asked, folder, rows=_ROWS.value, log=_log)
     for other in others:
         cells += _compared_cells(other, windows, contexts, folder)

@@ -59,7 +59,7 @@ def asked(folder):
 
 def test_the_table_and_the_files(folder, asked):
     _, table, errors = asked[0]
-    assert f"{folder}/runs/a step 5: gated_ssm_plus, asked as prefix_lm" in errors
+    assert f"{folder}/runs/a step 5: gated_ssm_plus, prompt form: prefix_lm" in errors
     assert "mine: 5 answers in " in errors
     assert table.splitlines()[1].split()[0] == "mine"
     assert "mine by prompt tokens" in table
@@ -77,10 +77,12 @@ def test_the_table_and_the_files(folder, asked):
 
 def test_what_it_takes_is_printed_before(folder, asked):
     _, _, errors = asked[0]
-    tokens = re.search(r"^mine: 5 questions, (\d+) tokens to read, at most 40 to write; (.*)", errors, re.M)
+    tokens = re.search(
+        r"^mine: 5 questions, (\d+) prompt tokens, at most 40 answer tokens; (.*)", errors, re.M
+    )
     assert tokens
     minutes = (int(tokens[1]) + 40) / 9 / 60
-    assert tokens[2] == f"at the speed of training, 9 tokens/s, that is {minutes:.1f} min"
+    assert tokens[2] == f"about {minutes:.1f} min at the training speed of 9 tokens/s"
     assert errors.index(tokens[0]) < errors.index("mine: 5 answers in ")
     # Marker and start token with the passage, which is written with END.
     assert (

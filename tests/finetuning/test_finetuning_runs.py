@@ -244,7 +244,7 @@ def test_other_verbs_take_a_fine_tuned_run(whole, tmp_path):
             ("generate", f"--workdir={workdir}", "--objective=copying", *asked),
         ]
     )
-    assert by_arm[0] == 0 and "asked as prefix_lm" in by_arm[2]
+    assert by_arm[0] == 0 and "prompt form: prefix_lm" in by_arm[2]
     assert exported[0] == 0, exported
     assert by_folder[:2] == by_arm[:2]
     assert report[0] == 0 and (workdir / "report.html").is_file()

@@ -48,7 +48,7 @@ def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
     options = ("--max_tokens=24", "--temperature=0.9", "--top_k=200", "--seed=4")
     alone = run("generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", *options)
     assert alone.returncode == 0, alone.stderr
-    assert f"{workdir} step 9: gated_ssm_plus, asked as prefix_lm" in alone.stderr
+    assert f"{workdir} step 9: gated_ssm_plus, prompt form: prefix_lm" in alone.stderr
     # Two layers: eight forward channels, and three inputs of sixteen channels, of four bytes each.
     assert "state: 448 bytes a row as computed, for a context of any length" in alone.stderr
     assert "prefill: " in alone.stderr
