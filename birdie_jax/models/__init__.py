@@ -1,9 +1,9 @@
-"""Language models as functional linen modules: language_model.py is the whole, block.py one layer of it.
+"""Language models and bidirectional encoders as functional linen modules.
 
-Bidirectional encoders are subclasses: encoder.py is the whole, encoder_block.py one layer of it.
+language_model.py has the whole model and layer_stacks.py its blocks. encoder.py has both for encoders,
+whose classes are subclasses.
 
-Each mixer is a file that registers the models it makes, and each kind of head for fine-tuning one that
-registers it; importing it, here, is what makes them known.
+Each mixer and each head for fine-tuning is a module that registers itself. This package imports them all.
 """
 
 from birdie_jax.config_sections import ModelConfig
@@ -39,7 +39,7 @@ from birdie_jax.models.registry import (
 def build_model(config: ModelConfig, vocab_size: int) -> LanguageModel:
     """Return the model of `config` for an embedding table of `vocab_size` rows; an encoder is an `Encoder`.
 
-    `model.init(key, batch)` makes the variables, `model.apply(variables, batch)` gives float32 logits
+    `model.init(key, batch)` creates the variables. `model.apply(variables, batch)` returns float32 logits
     [rows, length, vocab] for a `birdie_jax.batch.Batch`.
 
     Args:

@@ -25,10 +25,10 @@ from birdie_jax.models.window_cache import WindowCache
 def rotate(
     x: Float[Array, "rows length heads width"], positions: TokenIds, base: float, share: float = 1.0
 ) -> Float[Array, "rows length heads width"]:
-    """Turn channel pair i of each head by position * base^(-2 i / width), in float32 (Su et al. 2021).
+    """Rotate channel pair i of each head by position * base^(-2 i / width), in float32 (Su et al. 2021).
 
-    A pair is channel i and channel i + width / 2, as in Llama, so Llama's weights fit. With a `share`
-    of less than 1 the width is that share of a head's channels, its first ones, and the others stay.
+    A pair is channel i and channel i + width / 2, as in Llama, so Llama's weights fit. With a `share` of
+    less than 1, only this share of a head's channels rotates, from the first on; the width is their number.
     """
     width = round(share * x.shape[-1])
     if width < x.shape[-1]:
@@ -50,7 +50,7 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "splash": ("tpu",),
     "splash_interpret": ("cpu", "gpu", "tpu"),
 }
-"""Every implementation, and the platforms that it can be compiled for; cuDNN is found where a GPU is."""
+"""Every implementation, and the platforms that it compiles for; cuDNN needs an attached GPU."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class AttentionConfig(MixerConfig):
         heads: the number of query heads.
         kv_heads: the number of heads of keys and values; 0 = as many as `heads`.
         rope_base: the base of the rotary frequencies.
-        rotary_share: the share of the channels of a head that positions rotate, from the first on.
+        rotary_share: the share of a head's channels that rotate with the position, from the first on.
         output_bias: whether the map to the residual stream has a bias, as in RecurrentGemma.
-        window: the number of tokens that a token sees, itself and those before it; a token of a context
-            that is read in both directions sees as many after it, within the context. 0 = the whole sample.
+        window: the number of tokens that a token sees, itself included, to its left. In a bidirectional
+            context a token also sees as many to its right, within the context. 0 = the whole sample.
         implementation: xla, cudnn (NVIDIA), splash (TPU) or splash_interpret (the same kernel in the
-            interpreter); empty = splash on a TPU where a row is a multiple of 128 tokens and no window
-            bounds a context that is read in both directions, else xla.
+            interpreter); empty = splash on a TPU where the row length is a multiple of 128 and no window
+            limits a bidirectional context; else xla.
     """
 
     section: ClassVar[str] = "attention"
@@ -88,11 +88,11 @@ class AttentionConfig(MixerConfig):
 
     @property
     def has_attention(self) -> bool:
-        """Whether the mixer's cache holds tokens: always."""
+        """True: the mixer's cache holds tokens."""
         return True
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check the mesh, and that features divide into heads and rows into the kernel's blocks."""
+        """Check the mesh, and that features divide into heads and rows into blocks of the kernel."""
         features = config.model.features
         allowed = f"a divisor of model.features = {features} into heads of an even width"
         require(features % (2 * self.heads) == 0, "model.attention.heads", allowed)
@@ -126,7 +126,7 @@ class AttentionConfig(MixerConfig):
         check_implementation(require, field, asked, IMPLEMENTATIONS, platform)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
-        """Return why attention cannot be divided: `tensor` divides heads, and nothing divides a row."""
+        """Return why an axis cannot divide attention: `tensor` divides heads; rows stay whole."""
         if axis == "tensor":
             heads = {"model.attention.heads": self.heads}
             kv_heads = {"model.attention.kv_heads": self.kv_heads} if self.kv_heads else {}
@@ -138,7 +138,7 @@ class AttentionConfig(MixerConfig):
     def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
         """Return 12 * layers * length * features: all pairs of tokens as in PaLM, whatever the mask.
 
-        With a window shorter than a row, it stands in the place of the length.
+        A window shorter than a row replaces the length.
         """
         return 12.0 * model.layers * min(length, self.window or length) * model.features
 
@@ -146,11 +146,13 @@ class AttentionConfig(MixerConfig):
 def packed_mask(layout: Layout, bidirectional: bool, window: int = 0) -> Bool[Array, "rows length length"]:
     """Return which token (second axis) may attend to which (third).
 
-    Within a sample, to itself and those before it, and, where `bidirectional`, to the whole context: since
-    the context is the sample's beginning, that changes context tokens alone. The start token is no part of
-    the context (Birdie paper, appendix E.1: attn_mask). Across samples, and to padding, nothing.
-    A `window` of more than 0 leaves of these the tokens that are less than `window` away: to the left (the
-    sliding window of Griffin, De et al. 2024, section 2.3), and on the context to the right as well.
+    A token attends to itself and to earlier tokens of its sample. If `bidirectional`, it also attends to
+    the whole context; the context is the beginning of the sample, so this affects context tokens only. The
+    start token is not part of the context (Birdie paper, appendix E.1: attn_mask). No token attends to
+    another sample or to padding.
+
+    A `window` of more than 0 keeps only the tokens that are less than `window` away: to the left (the
+    sliding window of Griffin, De et al. 2024, section 2.3), and within the context also to the right.
     """
     segments = own_segments(layout)
     index = jnp.arange(segments.shape[1])
@@ -173,7 +175,7 @@ def packed_attention(
     window: int = 0,
     implementation: str | None,
 ) -> Float[Array, "rows length heads width"]:
-    """Return attention under `packed_mask`, by the `implementation` of `Attention`."""
+    """Return attention under `packed_mask`, computed with an `implementation` as in `Attention`."""
 
     def splash(query, key, value, interpret=False):
         return packed_splash_attention(
@@ -194,13 +196,13 @@ def packed_attention(
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions (Birdie paper, appendix A.1: those of Llama 2 Long).
+    """Grouped-query attention with rotary positions (Birdie paper, appendix A.1: as in Llama 2 Long).
 
         q_t, k_t, v_t = R_t W_q x_t, R_t W_k x_t, W_v x_t
         y_t = W_out sum_s softmax_s(q_t . k_s / sqrt(w)) v_s
 
-    over the tokens s that `packed_mask` lets t see, for each head of width w; R_t turns by the position
-    within the sample, all channels or the first ones. Every `heads / kv_heads` queries share a key and a
+    over the tokens s that `packed_mask` lets t see, for each head of width w. R_t rotates all channels, or
+    the first ones, by the position within the sample. Every `heads / kv_heads` queries share a key and a
     value.
 
     Attributes:
@@ -210,12 +212,12 @@ class Attention(nn.Module):
         rope_base: the base of the rotary frequencies.
         bidirectional: whether the context attends to the whole context.
         dtype: the type of the matrix products; the softmax is in float32.
-        window: the reach of a token: see `packed_mask`; 0 = the whole sample.
+        window: the distance that a token sees, as in `packed_mask`; 0 = the whole sample.
         implementation: "xla" or "cudnn" of `jax.nn.dot_product_attention`, "splash" (TPU), or
-            "splash_interpret" (the same in the interpreter); None = the best one for the platform. Beside a
-            cache, splash does not run, and "xla" does.
+            "splash_interpret" (the same in the interpreter); None = the best one for the platform. With a
+            cache, "xla" replaces splash.
         output_scale: the factor of the initial size of W_out.
-        rotary_share: the share of the channels of a head that R_t turns; an even number of them.
+        rotary_share: the share of a head's channels that R_t rotates; their number is even.
         output_bias: whether W_out has a bias.
     """
 
@@ -260,16 +262,17 @@ class Attention(nn.Module):
 
         Args:
             x: normalised inputs.
-            layout: the resets and the context, which keep samples, padding and the target's future apart.
-            cache: keys and values of earlier parts of the same samples, or `empty_cache` to start one. If
-                there is no window and the call has more tokens than it has room left, every output is NaN.
+            layout: the resets and the context. They separate samples, padding and the future of the target.
+            cache: keys and values of earlier parts of the same samples, or `empty_cache` for new samples.
+                Without a window, every output is NaN if the call has more tokens than the cache has room
+                left.
 
         Returns:
-            Outputs, and the cache that continues after the last token (None if none was given).
+            The outputs, and the cache after the last token (None if none was given).
 
         Raises:
-            ValueError: there is no window, and the call alone has more tokens than the cache has room, or
-                the layout skips tokens.
+            ValueError: there is no window, and the call alone exceeds the size of the cache, or the layout
+                skips tokens.
         """
         width = self.features // self.heads
         query, key, value = (
@@ -300,11 +303,11 @@ class Attention(nn.Module):
         return y if cache is None else cache.checked(y), cache
 
     def empty_cache(self, rows: int, length: int | None = None) -> KeyValueCache | WindowCache:
-        """Return the cache from which `rows` new samples start; with a window it has one size.
+        """Return the cache for `rows` new samples; with a window its size does not depend on `length`.
 
         Args:
             rows: the number of samples.
-            length: the maximum number of tokens of a sample; with a window it is not read.
+            length: the maximum number of tokens of a sample; ignored with a window.
 
         Raises:
             ValueError: there is no window, and `length` is not given.

@@ -1,13 +1,17 @@
-"""What is divided over which axes of the device mesh, by logical axes.
+"""How logical axes of arrays are divided over the axes of the device mesh.
 
-The mesh has four axes. Rows of a batch are divided over `data` and `fsdp`, tokens of a row over `sequence`;
-the channels between a block's first and last projection, and the vocabulary, over `tensor`. Parameters are
-divided over `tensor` too, and over `fsdp` along the features of the residual stream: there they are
-gathered where they are used, and their gradients are divided again (ZeRO, Rajbhandari et al. 2020; the two
-projections around `tensor` as in Megatron-LM, Shoeybi et al. 2019). A last projection, whose features come
-last, is divided over `fsdp` along its channels where that is even: the TPU's compiler takes gradients apart
-along a first dimension, and sums them whole along a narrow last one, which sends twice as much. The logical
-axes of a parameter are given where it is created (`parameters`).
+The mesh has four axes. `data` and `fsdp` divide the rows of a batch, and `sequence` the tokens of a row.
+`tensor` divides the vocabulary, and the channels between a block's first and last projection.
+
+Parameters are divided over `tensor` too, and over `fsdp` along the features of the residual stream. They
+are gathered over `fsdp` where they are used, and their gradients are divided again (ZeRO, Rajbhandari et
+al. 2020). The two projections around `tensor` follow Megatron-LM (Shoeybi et al. 2019).
+
+The features of a last projection are its last dimension. `fsdp` divides its channels instead, where they
+divide evenly: the TPU's compiler scatters gradients along a first dimension, but sums them whole along a
+narrow last one, which sends twice as much.
+
+Each parameter is created with its logical axes (`parameters`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +26,10 @@ from jaxtyping import Array, PyTree
 MESH_AXES = ("data", "fsdp", "tensor", "sequence")
 ROW_AXES = ("data", "fsdp")
 
-# The mesh axes of each logical axis; what has the logical axis None is whole on every device.
+# The mesh axes of each logical axis. A dimension with the logical axis None is whole on every device.
 _MESH_AXES_OF = {
     "rows": ROW_AXES,
-    # Rows while they read a table whose features are divided over `fsdp`.
+    # The rows of a lookup in a table whose features are divided over `fsdp`.
     "reading rows": ("data",),
     "length": ("sequence",),
     "features": ("fsdp",),
@@ -43,11 +47,11 @@ def partition_spec(axes: LogicalAxes, shape: Sequence[int], sizes: Mapping[str, 
 
     Args:
         axes: the logical axes of its last dimensions.
-        shape: its dimensions; those before, of scanned layers, are whole.
-        sizes: the devices along each mesh axis.
+        shape: its dimensions; the leading ones of scanned layers are whole.
+        sizes: the number of devices along each mesh axis.
 
     Raises:
-        ValueError: an axis is unknown, or there are more of them than dimensions.
+        ValueError: an axis is unknown, or there are more axes than dimensions.
     """
     dimensions = len(shape)
     unknown = [name for name in axes if name is not None and name not in _MESH_AXES_OF]
@@ -64,7 +68,7 @@ def partition_spec(axes: LogicalAxes, shape: Sequence[int], sizes: Mapping[str, 
 
 
 def _is_divided_along_channels(axes: LogicalAxes, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
-    """Return whether `fsdp` divides the first dimension of a block's last projection, beside `tensor`."""
+    """Return whether `fsdp`, with `tensor`, divides the first dimension of a block's last projection."""
     return axes == ("inner", "features") and shape[-2] % (sizes["tensor"] * sizes["fsdp"]) == 0
 
 
@@ -82,26 +86,26 @@ def must_divide(size: int, extents: Mapping[str, int]) -> str | None:
 
 
 def mesh_size(axis: str) -> int:
-    """Return the devices along `axis` of the mesh in force (`jax.set_mesh`); 1 without such an axis."""
+    """Return the size of `axis` in the current mesh (`jax.set_mesh`); 1 without such an axis."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.shape[axis] if axis in mesh.axis_names else 1
 
 
 def mesh_platform() -> str:
-    """Return the platform, such as "cpu", of the mesh in force; without one, of JAX's default devices.
+    """Return the platform of the current mesh, such as "cpu"; without a mesh, JAX's default platform.
 
-    It is known while a program is traced, and so may decide how many operations there are. What only
-    exchanges one operation for another is left to `jax.lax.platform_dependent`.
+    The platform is known while a program is traced, so it may change the number of operations. Use
+    `jax.lax.platform_dependent` to replace one operation with another.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def may_run_on_tpu() -> bool:
-    """Return whether the mesh in force has TPUs; true without a mesh.
+    """Return whether the current mesh has TPUs; true without a mesh.
 
-    `jax.lax.platform_dependent` traces a kernel for TPUs even where no TPU will run it, which takes as long
-    as the rest of the model. Where this is false, callers skip that call.
+    `jax.lax.platform_dependent` traces a kernel for TPUs even if no TPU will run it, which takes as long as
+    tracing the rest of the model. If this returns False, callers skip that call.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device is None or device.platform == "tpu"
@@ -117,8 +121,8 @@ def dividing_axes(logical: str | None, extent: int) -> tuple[str, ...]:
 def constrained(x: Array, *logical: str | None) -> Array:
     """Return `x`, divided over the devices by its logical axes.
 
-    An axis that cannot be divided evenly is whole on every device. Where rows are all that is divided, XLA
-    is left alone: it follows the batch.
+    An axis that does not divide evenly is whole on every device. If only rows are divided, this adds no
+    constraint: XLA follows the batch.
     """
     if all(mesh_size(axis) == 1 for axis in MESH_AXES if axis != "data"):
         return x
@@ -128,7 +132,7 @@ def constrained(x: Array, *logical: str | None) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def gathered(parameter: Array, logical: tuple[str | None, ...]) -> Array:
-    """Return `parameter` whole along `fsdp`; its gradient is divided again, as the parameter is."""
+    """Return `parameter` whole along `fsdp`; its gradient is divided like the parameter."""
     return constrained(parameter, *(None if name == "features" else name for name in logical))
 
 
@@ -147,7 +151,7 @@ def _gathered_backward(logical, _, gradient):
 gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
-# XLA can divide its own operations among devices, but not a kernel, which it sees as one call.
+# XLA divides its own operations among devices, but not a kernel, which it treats as one call.
 
 
 def logical_shard_map(
@@ -157,17 +161,16 @@ def logical_shard_map(
     in_axes: Sequence[LogicalAxes],
     out_axes: LogicalAxes | list[LogicalAxes],
 ) -> Callable[Parameters, Result]:
-    """Return `function`, computed by each device of the mesh for its own part of such arguments.
+    """Return `function` mapped over the devices of the mesh, each with its own part of the arguments.
 
-    The mesh is the one in force (`jax.set_mesh`); without one, or on one device, it is the function itself.
-    Along a logical axis that the devices do not divide evenly, each of them computes all.
+    The mesh is the current one (`jax.set_mesh`). Without a mesh, or on one device, this returns the
+    function itself. If the devices do not divide a logical axis evenly, each of them computes all of it.
 
     Args:
-        function: a function that treats every row, and whatever else is divided, independently.
-        arguments: the arguments that it is called with, pytrees of arrays; None is passed on.
+        function: a function that treats every row, and every other divided axis, independently.
+        arguments: the arguments of the call, pytrees of arrays or None.
         in_axes: for each argument, the logical axes (see `axes`) of the first dimensions of all its arrays.
-        out_axes: the logical axes of the first dimensions of the result; a list of them for a tuple of
-            results.
+        out_axes: the logical axes of the first dimensions of the result; a list for a tuple of results.
     """
     mesh_axes = _mesh_axes_of(arguments, in_axes)
     if not any(mesh_axes.values()):
@@ -187,7 +190,7 @@ def logical_shard_map(
 def _mesh_axes_of(
     arguments: Sequence[PyTree], in_axes: Sequence[LogicalAxes]
 ) -> dict[str | None, tuple[str, ...]]:
-    """Return the mesh axes that divide each logical axis, the same in all arrays."""
+    """Return the mesh axes that divide each logical axis in all arrays."""
     extents: dict[str, set[int]] = {}
     for argument, logical in zip(arguments, in_axes, strict=True):
         for leaf in jax.tree.leaves(argument):

@@ -13,20 +13,21 @@ from birdie_jax.models.s4d import BidirectionalS4D
 
 
 class BiGS(EncoderMixer):
-    """The layer of BiGS (section 4 of the paper), x the normalised input:
+    """The layer of BiGS (section 4 of the paper) for a normalised input x:
 
         V = gelu(W_v x)
         U = gelu(W_u (U_1 * U_2))        U_1, U_2: `BidirectionalS4D`
         y = W_o (U * V)
 
-    U and V have `mlp_features` channels, 3 D in the paper: 13 D^2 weights, and no separate MLP.
+    U and V have `mlp_features` channels, 3 D in the paper. The layer has 13 D^2 weights and no separate
+    MLP.
     """  # noqa: D400, D415
 
     combination: ClassVar[str] = "product"
 
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:
-        """Return what the block adds to the residual stream."""
+        """Return the update of the residual stream."""
         config = self.config
         combination = config.section(EncoderConfig).combination or self.combination
         routed = BidirectionalS4D(config, combination, name="routing")(x, layout)

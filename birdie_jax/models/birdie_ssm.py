@@ -1,4 +1,4 @@
-"""The Minimalist Birdie SSM of the early draft: two maps into the state, one out of it."""
+"""The Minimalist Birdie SSM of the early draft: two maps into the state and one out of it."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
@@ -65,7 +65,7 @@ BIRDIE_SSM = Cell(
     operands=("input", "forget_gate"),
     parameters=(),
     recurrence_inputs=_recurrence_inputs,
-    # The model has no output gate, and does not use it.
+    # The model has no output gate, so this is not used.
     readout=gelu,
     transcendentals=1,
     # z = 0, f = 1.
@@ -81,9 +81,10 @@ class BirdieSSM(nn.Module):
         h_t = f_t * h_{t-1} + z_t
         y_t = W_out h_t
 
-    There is no bias, by the draft. It does not define tau, and beside it writes the logistic function with
-    another letter. It sets the layer against Martin and Cundy's (2018), whose tau is the activation of what
-    enters the state: tanh by default. Bounded, it lets a state with f = 1 grow no faster than the sequence.
+    As in the draft, there is no bias. The draft does not define tau, and writes the logistic function with
+    another letter. It compares the layer with that of Martin and Cundy (2018), where tau is the activation
+    of the state's input. The default is tanh: as tanh is bounded, a state with f = 1 grows no faster than
+    the sequence.
 
     Where `bidirectional`, the second half of the channels runs in reverse on the context.
 
@@ -93,7 +94,7 @@ class BirdieSSM(nn.Module):
         input_activation: tau, one of `INPUT_ACTIVATIONS`.
         bidirectional: whether the second half of the state runs in reverse on the context.
         dtype: the type of the matrix products.
-        scan_dtype: the type of f, z and h where they go through memory; the carry is float32.
+        scan_dtype: the type of f, z and h in memory; the carry is float32.
         scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
         output_scale: the factor of the initial size of W_out.
     """  # noqa: D400, D415
@@ -123,7 +124,7 @@ class BirdieSSM(nn.Module):
     def __call__(
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
     ) -> tuple[Activations, RecurrentCache | None]:
-        """Mix along the sequence; arguments and results are those of `GatedSSM`."""
+        """Mix along the sequence; arguments and results are as in `GatedSSM`."""
         tau = INPUT_ACTIVATIONS[self.input_activation]
         z = tau(projection(self.state, "input", self.dtype)(x))
         w_f_x = projection(self.state, "forget_gate", self.dtype)(x)
@@ -141,7 +142,7 @@ class BirdieSSM(nn.Module):
         return y, None if cache is None else cache.updated(last, cache.conv_tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
-        """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
+        """Return the cache for `rows` new samples; its size does not depend on `length`."""
         del length
         channels = self.state // 2 if self.bidirectional else self.state
         return empty_recurrent_cache(rows, channels, (0, self.features), self.dtype)

@@ -1,4 +1,4 @@
-"""The head of a task with choices: each is read with its question as a sample, and has one score."""
+"""The head of a task with choices: each choice, with its question, is a sample with one score."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,10 +14,10 @@ WRONG_CHOICE, RIGHT_CHOICE = 1, 2
 
 
 class ChoiceHead(TaskHead):
-    """`pooled_scores` of one output, cross-entropy over the choices of a question.
+    """`pooled_scores` with one output, and cross-entropy over the choices of a question.
 
-    The samples of a question follow one another in a row; the label is `RIGHT_CHOICE` on one of them, and
-    `WRONG_CHOICE` on the others. `head_outputs` is their number.
+    The `head_outputs` samples of a question are adjacent in a row. One has the label `RIGHT_CHOICE`, the
+    others have `WRONG_CHOICE`.
     """
 
     grouped = True

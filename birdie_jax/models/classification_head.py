@@ -1,4 +1,4 @@
-"""The head of a task with classes: a score for each of them."""
+"""The head of a task with classes: one score for each class."""
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ CLASSIFICATION = "classification"
 
 
 class ClassificationHead(TaskHead):
-    """`pooled_scores`, cross-entropy; the label is 1 + the number of the class."""
+    """`pooled_scores` and cross-entropy; the label is 1 + the number of the class."""
 
     @nn.compact
     def __call__(
@@ -29,7 +29,7 @@ class ClassificationHead(TaskHead):
         labels: Int[Array, "rows samples"],
         samples: Samples,
     ) -> HeadLosses:
-        """Return cross-entropy in nats, and where the best class is right."""
+        """Return cross-entropy in nats, and whether the best class is the label's."""
         del config, samples
         return class_losses(scores, labels - 1)
 
@@ -37,9 +37,9 @@ class ClassificationHead(TaskHead):
 def class_losses(
     scores: Float32[Array, "rows samples outputs"], classes: Int[Array, "rows samples"]
 ) -> HeadLosses:
-    """Return the cross-entropy of classes, from 0 on, and where the best one is right."""
+    """Return the cross-entropy of `classes`, counted from 0, and whether the best class is right."""
     log_probabilities = jax.nn.log_softmax(scores, axis=-1)
-    # Where there is no sample a label is 0.
+    # Without a sample the label is 0.
     index = jnp.maximum(classes, 0)[..., None]
     losses = -jnp.take_along_axis(log_probabilities, index, axis=-1)[..., 0]
     correct = jnp.argmax(scores, axis=-1) == classes

@@ -1,4 +1,4 @@
-"""The fields that define a model's computation and do not show in parameter names and shapes."""
+"""The fields that define a model's computation, and that parameter names and shapes do not show."""
 
 from dataclasses import fields
 from typing import Any
@@ -12,7 +12,7 @@ from birdie_jax.storage.workdir import differences
 def computation_of(model: ModelConfig) -> dict[str, Any]:
     """Return the fields that define what a model computes, by their paths below `config.model`.
 
-    They exclude fields that its mixer does not read, and those of `free_fields`.
+    They exclude `free_fields` and the fields that its mixer does not read.
     """
     own = {field.name: getattr(model, field.name) for field in fields(model)}
     derived = {"embedding_scale": model.embedding_scale or model.features**0.5}
@@ -26,7 +26,7 @@ def computation_differences(one: ModelConfig, other: ModelConfig) -> list[tuple[
 
 
 def told_differences(before: ModelConfig, now: ModelConfig) -> str:
-    """Describe how a model's computation differs from the one that it starts from; empty = not at all."""
+    """Describe how a model's computation differs from that of the model it starts from; empty if equal."""
     return "; ".join(
         f"config.model.{name}: it has {shown(old)}, this run {shown(new)}"
         for name, old, new in computation_differences(before, now)

@@ -1,4 +1,4 @@
-"""The bidirectional encoder: BERT's embeddings, scanned blocks, and a head that fills in masked tokens."""
+"""The bidirectional encoder: BERT's embeddings, scanned blocks, and a masked-LM head."""
 
 from typing import NoReturn
 
@@ -36,7 +36,7 @@ class EncoderBlock(nn.Module):
     def __call__(
         self, x: Activations, cache: Cache | None, layout: Layout, row_keys: RowKeys | None = None
     ) -> tuple[Activations, Cache | None]:
-        """Apply the block; arguments and results are those of `Block`."""
+        """Apply the block; arguments and results are as in `Block`."""
         config, x = self.config, checkpoint_name(x, BLOCK_INPUT)
         mixer = mixer_type(config).from_config(config, output_scale=1.0, name="mixer")
         mixed, cache = mixer(LayerNorm(config.norm_epsilon, name="mixer_norm")(x), layout, cache)
@@ -50,16 +50,16 @@ class EncoderBlock(nn.Module):
 class Encoder(LanguageModel):
     """A masked language model whose blocks read in both directions (Devlin et al. 2018; Wang et al. 2022).
 
-    The embedding of a token is the sum of its word's, its position's within the sample and its type's,
-    normalised. The models with a separate MLP end with a norm; the gated ones have none after the last
-    block, and their head reads the residual stream itself. Scores are table . transform(x) + bias.
+    The embedding of a token is the normalised sum of the embeddings of its word, its position within the
+    sample and its type. Models with a separate MLP end with a norm. The gated models have no norm after the
+    last block; their head reads the residual stream. Scores are table . transform(x) + bias.
     """
 
     def setup(self) -> None:
         """Create the tables, the scanned blocks, the final norm if there is one, and the head."""
         config, section = self.config, self.config.section(EncoderConfig)
         tables = nn.initializers.normal(section.table_deviation)
-        # Looked up in float32; `token_scores` multiplies in the type of what it is given.
+        # Looked up in float32; `token_scores` multiplies in the type of its inputs.
         words = ParameterPolicy(("vocab", "features"), weight_decay=True)
         self.embedding = parameter(self, "embedding", tables, (self.vocab_size, config.features), words)
         if not config.tie_embeddings:
@@ -67,7 +67,7 @@ class Encoder(LanguageModel):
         places = ParameterPolicy((None, "features"), weight_decay=True, repeats_rows=True)
         shape = (section.positions, config.features)
         self.position_embedding = parameter(self, "position_embedding", tables, shape, places)
-        # Single texts never train the later types, which decay would bring to nothing before a pair comes.
+        # Single texts never train the later types. Decay would shrink them to zero before a pair occurs.
         few = ParameterPolicy((None, "features"), weight_decay=False)
         shape = (section.token_types, config.features)
         self.token_type_embedding = parameter(self, "token_type_embedding", tables, shape, few)
@@ -79,7 +79,7 @@ class Encoder(LanguageModel):
             config.features,
             ("features", None),
             jnp.dtype(config.dtype),
-            # That of the published code, which leaves the head at its library's default.
+            # As in the published code, which uses its library's default for the head.
             init=nn.initializers.lecun_normal(),
         )
         self.head_norm = LayerNorm(config.norm_epsilon)
@@ -92,7 +92,7 @@ class Encoder(LanguageModel):
 
     @property
     def drops(self) -> bool:
-        """Whether training needs the keys of rows, for dropout."""
+        """Whether training needs a key for each row, for dropout."""
         return super().drops or self.config.section(EncoderConfig).embedding_dropout > 0
 
     def embed(
@@ -102,16 +102,16 @@ class Encoder(LanguageModel):
         row_keys: RowKeys | None = None,
         token_types: TokenIds | None = None,
     ) -> Activations:
-        """Return what the first block reads.
+        """Return the input of the first block.
 
         Args:
             tokens: the inputs.
-            layout: the bounds of the samples, in which positions are counted.
-            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
-            token_types: the type of each token; None: 0.
+            layout: the bounds of the samples; positions count from the start of each sample.
+            row_keys: the key of each row for dropout; None = no dropout.
+            token_types: the type of each token; None = 0 for all.
 
         Raises:
-            ValueError: rows are longer than there are positions.
+            ValueError: a row has more tokens than the table has positions.
         """
         config, section = self.config, self.config.section(EncoderConfig)
         if tokens.shape[1] > section.positions:
@@ -128,23 +128,23 @@ class Encoder(LanguageModel):
         )
         x = self.embedding_norm(constrained(x, "rows", "length", None)).astype(jnp.dtype(config.dtype))
         if row_keys is not None and section.embedding_dropout > 0:
-            # The keys after those of the blocks.
+            # The blocks use the keys before this one.
             row_keys = keys_of_layers(row_keys, config.layers + 1)[-1]
         return dropout(x, section.embedding_dropout, row_keys, 0)
 
     def normalise(self, x: Activations) -> Activations:
-        """Return the output of the last block, normalised where the model does so."""
+        """Return the output of the last block, normalised if the model ends with a norm."""
         return self.final_norm(x) if architecture_of(self.config).has_mlp else x
 
     def transform(self, x: Float[Array, "*positions features"]) -> Float[Array, "*positions features"]:
-        """Return what the head's table is multiplied with: norm(GELU(W x + b)), with the exact GELU.
+        """Return the input of the head's table: norm(GELU(W x + b)), with the exact GELU.
 
-        It treats every position by itself: so a loss may choose its positions first.
+        It treats every position independently, so a loss may select its positions first.
         """
         return self.head_norm(jax.nn.gelu(self.head_transform(x), approximate=False))
 
     def head_bias(self) -> Float[Array, " vocab"]:
-        """Return what is added to the score of each token."""
+        """Return the bias of each token's score."""
         return self.scores_bias
 
     def empty_cache(self, rows: int, length: int | None = None) -> NoReturn:

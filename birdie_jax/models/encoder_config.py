@@ -27,8 +27,8 @@ class EncoderMixer(nn.Module):
     """A `registry.Mixer` of an encoder; subclasses define `mix`.
 
     Attributes:
-        attends: whether it mixes by attention, over all pairs of tokens.
-        combination: how it joins the two directions of state-space layers where `config` does not say.
+        attends: whether it uses attention over all pairs of tokens.
+        combination: how it joins the two directions of state-space layers unless `config` sets it.
         config: the architecture.
     """
 
@@ -41,7 +41,7 @@ class EncoderMixer(nn.Module):
     def from_config(
         cls, config: ModelConfig, *, output_scale: float = 1.0, **module: Unpack[ModuleFields]
     ) -> "EncoderMixer":
-        """Return the mixer of `config`; all weights start small, whatever `output_scale` is."""
+        """Return the mixer of `config`; `output_scale` is ignored, as all weights start small."""
         del output_scale
         return cls(config, **module)
 
@@ -58,7 +58,7 @@ class EncoderMixer(nn.Module):
         return self.mix(x, layout), None
 
     def mix(self, x: Activations, layout: Layout) -> Activations:
-        """Return what the block adds to the residual stream."""
+        """Return the update of the residual stream."""
         raise NotImplementedError
 
     def empty_cache(self, rows: int, length: int | None = None) -> NoReturn:
@@ -84,7 +84,7 @@ def refuse_cache(config: ModelConfig) -> NoReturn:
 
 
 ACTIVATIONS = ("tanh", "exact")
-"""The forms of GELU: by Hendrycks and Gimpel's tanh, and by the error function."""
+"""The forms of GELU: with Hendrycks and Gimpel's tanh, and with the error function."""
 
 _NOT_READ = (
     "embedding_scale",
@@ -99,14 +99,14 @@ _NOT_READ = (
 )
 """The fields of `config.model` that other models use and encoders do not.
 
-`state` is not among them: one file sets the sizes of encoders and of other models.
+`state` is not included, because one config file sets the sizes of encoders and of other models.
 """
 
 INITIALISATIONS = ("legs", "lin", "inv")
-"""The eigenvalues that a state-space layer starts with: S4D-LegS, S4D-Lin and S4D-Inv (Gu et al. 2022)."""
+"""The initial eigenvalues of a state-space layer: S4D-LegS, S4D-Lin and S4D-Inv (Gu et al. 2022)."""
 
 FORMS = ("toeplitz", "chunked")
-"""The ways to compute a state-space layer that obey a layout's resets."""
+"""The forms of a state-space layer that respect a layout's resets."""
 
 COMBINATIONS = ("product", "sum", "serial")
 """The ways to join the forward and the backward state-space layer."""
@@ -117,24 +117,24 @@ class EncoderConfig(MixerConfig):
     """`config.model.encoder`.
 
     Attributes:
-        positions: the rows of the table of learned positions; a row of a batch may not be longer.
-        token_types: the rows of the table of token types, which distinguish the two texts of a pair.
+        positions: the number of learned positions, and the maximum length of a row of a batch.
+        token_types: the number of token types, which distinguish the two texts of a pair.
         embedding_dropout: the share of the embeddings that training sets to zero.
         activation: the form of GELU in the blocks, tanh or exact; the head's is exact.
-        kernel_deviation: the initial standard deviation of the weights of the blocks; the paper's models
-            of 1,024 features have 0.02, and 0.02 sqrt(1024 / features) gives narrower ones maps of the
-            same gain.
+        kernel_deviation: the initial standard deviation of the weights of the blocks. The paper's models of
+            1,024 features have 0.02; 0.02 sqrt(1024 / features) gives the maps of narrower models the same
+            gain.
         table_deviation: the initial standard deviation of the tables of words, positions and token types.
-            The table of words also computes the scores. With the same rule the scores have the size of
-            those of the paper's models.
+            The table of words also computes the scores; the same rule keeps their size as in the paper's
+            models.
         attention_heads: the heads of the models with attention.
         ssm_state: the modes N of a state-space layer.
-        ssm_heads: the groups of channels, each with its own kernel; 1 = all channels share one.
+        ssm_heads: the number of groups of channels, each with its own kernel; 1 = all channels share one.
         ssm_initialisation: legs, lin or inv: S4D-LegS, S4D-Lin and S4D-Inv.
         ssm_min_step: the smallest step dt at the start.
         ssm_max_step: the largest step dt at the start.
         ssm_form: toeplitz or chunked; empty = the one with fewer FLOPs for the length of a row.
-        ssm_chunk: the tokens of a chunk of the form chunked.
+        ssm_chunk: the number of tokens of a chunk in the form chunked.
         combination: product, sum or serial: how the two directions are joined; empty = the mixer's own,
             product in bigs and sum in stack_ssm.
     """
@@ -180,7 +180,7 @@ class EncoderConfig(MixerConfig):
         require(self.ssm_max_step >= self.ssm_min_step, "model.encoder.ssm_max_step", allowed)
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check positions, heads and mesh, and that no field is set that an encoder does not read."""
+        """Check positions, heads and mesh, and that unused fields keep their defaults."""
         model, default = config.model, ModelConfig()
         require(model.bidirectional, "model.bidirectional", f"True: {model.name} is an encoder")
         for name in _NOT_READ:
@@ -198,7 +198,7 @@ class EncoderConfig(MixerConfig):
         require(config.mesh.sequence == 1, "mesh.sequence", f"1: {model.name} reads whole rows")
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
-        """Return why the model cannot be divided: `tensor` divides channels, and nothing divides a row."""
+        """Return why an axis cannot divide the model: `tensor` divides channels; rows stay whole."""
         if axis == "tensor":
             extents = {"model.features": model.features, "model.mlp_features": model.mlp_features}
             if self.attends(model):
@@ -211,10 +211,10 @@ class EncoderConfig(MixerConfig):
         return None
 
     def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
-        """Return the FLOPs of the mixing along the sequence, less those of tables that are looked up.
+        """Return the FLOPs of mixing along the sequence, minus those counted for tables that are looked up.
 
-        Of attention all pairs of tokens as in PaLM; of a state-space layer those of its cheaper exact form,
-        both directions: 2 L for each channel as a product with a matrix, 8 N as a recurrence.
+        Attention counts all pairs of tokens, as in PaLM. A state-space layer counts both directions in its
+        cheaper exact form: for each channel 2 L as a matrix product, 8 N as a recurrence.
         """
         tables = 6.0 * (self.positions + self.token_types) * model.features
         if self.attends(model):
@@ -223,7 +223,7 @@ class EncoderConfig(MixerConfig):
         return 3.0 * model.layers * 2 * each_channel * model.features - tables
 
     def computation(self, model: ModelConfig) -> dict[str, Any]:
-        """Return the fields that define what is computed, of attention or of state-space layers."""
+        """Return the fields that define the computation of attention or of state-space layers."""
         found = super().computation(model)
         del found["encoder.combination" if self.attends(model) else "encoder.attention_heads"]
         if not self.attends(model):
@@ -232,7 +232,7 @@ class EncoderConfig(MixerConfig):
 
     @staticmethod
     def attends(model: ModelConfig) -> bool:
-        """Return whether a model of this section mixes by attention."""
+        """Return whether a model of this section uses attention."""
         return issubclass(mixer := mixer_type(model), EncoderMixer) and mixer.attends
 
 

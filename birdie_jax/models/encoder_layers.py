@@ -1,4 +1,4 @@
-"""The small layers of encoders as BERT has them: with biases, and small normal weights."""
+"""The small layers of encoders, as in BERT: with biases, and small normal initial weights."""
 
 import flax.linen as nn
 import jax
@@ -63,7 +63,7 @@ class Dense(nn.Module):
             self.axes, weight_decay=True, compute_dtype=self.dtype, hidden_matrix=self.hidden
         )
         kernel = parameter(self, "kernel", self.init, (x.shape[-1], self.features), policy)
-        # The residual stream is whole on every device, and so is what is added to it.
+        # The residual stream is whole on every device, and so are its updates.
         channels = "inner" if self.axes[1] == "inner" else None
         policy = ParameterPolicy((channels,), weight_decay=False, compute_dtype=self.dtype)
         bias = parameter(self, "bias", nn.initializers.zeros_init(), (self.features,), policy)
@@ -72,12 +72,12 @@ class Dense(nn.Module):
 
 
 def dense(features: int, name: str, config: ModelConfig) -> Dense:
-    """Return the map `name` of the residual stream into channels that `tensor` divides."""
+    """Return the map `name` from the residual stream to channels that `tensor` divides."""
     return _dense_of_block(features, ("features", "inner"), name, config)
 
 
 def output_dense(name: str, config: ModelConfig) -> Dense:
-    """Return the map `name` of such channels back to the width of the residual stream."""
+    """Return the map `name` from such channels back to the width of the residual stream."""
     return _dense_of_block(config.features, ("inner", "features"), name, config)
 
 
@@ -87,7 +87,7 @@ def _dense_of_block(features: int, axes: tuple[str, str], name: str, config: Mod
 
 
 def gelu(config: ModelConfig, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
-    """Return GELU(x) in the form of the blocks."""
+    """Return GELU(x) in the form that the config sets for blocks."""
     return jax.nn.gelu(x, approximate=config.section(EncoderConfig).activation == "tanh")
 
 
@@ -110,8 +110,8 @@ class FeedForward(nn.Module):
 class SelfAttention(nn.Module):
     """y_t = W_out sum_s softmax_s(q_t . k_s / sqrt(w)) v_s, with q, k, v = W_q x, W_k x, W_v x.
 
-    All four maps have a bias. The tokens s are those that `attention.packed_mask` lets t see: a whole
-    sample where all of it is context. Each head has w channels.
+    All four maps have a bias. `attention.packed_mask` selects the tokens s that t sees: the whole sample if
+    all of it is context. Each head has w channels.
 
     Attributes:
         config: the architecture.

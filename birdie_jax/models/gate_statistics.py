@@ -1,4 +1,4 @@
-"""Statistics of the gates and the state of a recurrent layer, which it records on request."""
+"""Statistics of the gates and the state of a recurrent layer, recorded on request."""
 
 from typing import NamedTuple
 
@@ -10,17 +10,17 @@ from jaxtyping import Array, Float
 from birdie_jax.models.layout import Layout
 
 COLLECTION = "gate_statistics"
-"""The collection of variables in which layers store them; a caller requests it by making it mutable."""
+"""The collection of variables that holds them. To request them, make the collection mutable."""
 SATURATED = 0.01
-"""A decay is saturated within this distance of 0 or 1, where its gradient is small."""
+"""A decay this close to 0 or 1 is saturated: its gradient is small."""
 
 
 class GateStatistics(NamedTuple):
-    """The statistics of a layer, float32 numbers; of scanned layers [layers].
+    """The statistics of a layer: float32 scalars, or [layers] for scanned layers.
 
     Attributes:
-        open_share: the share of decays below `SATURATED`: the state forgets all that it holds.
-        closed_share: the share of decays above 1 - `SATURATED`: the state forgets nothing.
+        open_share: the share of decays below `SATURATED`, with which the state forgets everything.
+        closed_share: the share of decays above 1 - `SATURATED`, with which the state forgets nothing.
         state_rms: the root mean square of the state after the last token that each channel read.
     """
 
@@ -29,22 +29,22 @@ class GateStatistics(NamedTuple):
     state_rms: Float[Array, "..."]
 
 
-def is_asked_for(module: nn.Module) -> bool:
+def is_requested(module: nn.Module) -> bool:
     """Return whether the caller requests the statistics of a layer."""
     return module.is_mutable_collection(COLLECTION) and not module.is_initializing()
 
 
-def leave_gate_statistics(
+def sow_gate_statistics(
     module: nn.Module,
     decay: Float[Array, "rows length ..."],
     last: Float[Array, "rows ..."],
     layout: Layout,
 ) -> None:
-    """Leave the statistics of a layer in `COLLECTION`.
+    """Store the statistics of a layer in `COLLECTION`.
 
     Args:
         module: the module of the layer.
-        decay: what each token multiplies the state with, between 0 and 1.
+        decay: the factor of the state at each token, between 0 and 1.
         last: the state after the last token.
         layout: which positions have a token; padding does not count.
     """

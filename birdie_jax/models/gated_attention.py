@@ -1,4 +1,4 @@
-"""The cell GATED/attention of "Pretraining Without Attention": BiGS with attention as its routing."""
+"""The cell GATED/attention of "Pretraining Without Attention": BiGS with attention for routing."""
 
 from typing import ClassVar
 
@@ -12,18 +12,18 @@ from birdie_jax.models.registry import register_model
 
 
 class GatedAttention(EncoderMixer):
-    """The layer of BiGS with `SelfAttention` in the place of the two state-space layers:
+    """The layer of BiGS with `SelfAttention` instead of the two state-space layers:
 
         V = gelu(W_v x)        U = gelu(W_u SelfAttention(x))        y = W_o (U * V)
 
-    It has the 13 D^2 weights of BiGS. The paper names the cell and gives no equations of it.
+    It has the 13 D^2 weights of BiGS. The paper names the cell, but gives no equations.
     """  # noqa: D400, D415
 
     attends: ClassVar[bool] = True
 
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:
-        """Return what the block adds to the residual stream."""
+        """Return the update of the residual stream."""
         config = self.config
         routed = SelfAttention(config, name="attention")(x, layout)
         v = gelu(config, dense(config.mlp_features, "gate", config)(x))

@@ -1,4 +1,4 @@
-"""Gated DeltaNet's sequence mixer: an associative memory a head, which errors correct and gates forget."""
+"""Gated DeltaNet's sequence mixer: one associative memory per head, with the delta rule and decay gates."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, RowState, StateSequence
 from birdie_jax.config_sections import Config, ModelConfig, Require
 from birdie_jax.config_types import Heads, HeadsOrAsMany, RankOrDerived
-from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
+from birdie_jax.models.gate_statistics import is_requested, sow_gate_statistics
 from birdie_jax.models.layers import Projection, RMSNorm, ShortConvolution, output_projection, projection
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.mamba import MAX_A_LOG, log_uniform_steps
@@ -32,7 +32,7 @@ from birdie_jax.models.registry import ModuleFields, register_model
 from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
 from pallas_kernels.gated_delta_rule import gated_delta_rule
 
-# Rates are uniform between them; zero would have no logarithm.
+# Initial rates are uniform on this range. It excludes zero, which has no logarithm.
 RATE_RANGE = (1e-2, 16.0)
 NORM_EPSILON = 1e-6
 _MOVES_OTHERS = "in which a token also changes what others wrote"
@@ -48,11 +48,12 @@ class GatedDeltaNetConfig(MatrixRecurrentConfig):
 
     Attributes:
         heads: the heads of the values, each with a matrix as its state.
-        key_heads: the heads of queries and keys; each serves heads / key_heads heads. 0 = as many as heads.
-        key_features: the width d_k of a key; 0 = half of that of a value.
+        key_heads: the heads of queries and keys, each shared by heads / key_heads heads; 0 = as many as
+            heads.
+        key_features: the width d_k of a key; 0 = half the width of a value.
         channel_decay: whether each channel of the keys has its own decay, as in Kimi Delta Attention;
             otherwise each head has one.
-        negative_eigenvalues: whether a write may turn the sign of what it replaces (beta up to 2).
+        negative_eigenvalues: whether a write may flip the sign of the value it replaces (beta up to 2).
     """
 
     section: ClassVar[str] = "gated_deltanet"
@@ -70,7 +71,7 @@ class GatedDeltaNetConfig(MatrixRecurrentConfig):
         return self.key_heads or self.heads, self.key_features or values // 2, values
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check that heads divide the channels, and what the convolutions need."""
+        """Check that heads divide the channels, and the spacing for the convolutions."""
         super().check_model(config, require)
         state, section = config.model.state, f"model.{self.section}"
         require(state % self.heads == 0, f"{section}.heads", f"a divisor of model.state = {state}")
@@ -86,28 +87,28 @@ class GatedDeltaNetConfig(MatrixRecurrentConfig):
 
     @property
     def influence_problem(self) -> tuple[str, str]:
-        """Why tokens have no score: a write also takes from what others wrote."""
+        """Why tokens have no score: a write also changes what other tokens wrote."""
         return _MOVES_OTHERS, "a model whose tokens add up, as gated_ssm_plus or mamba2"
 
     def head_counts(self, model: ModelConfig) -> dict[str, int]:
-        """Return the numbers of heads that a mesh has to divide."""
+        """Return the numbers of heads that a mesh must divide."""
         section = f"model.{self.section}"
         return {f"{section}.heads": self.heads, f"{section}.key_heads": self.sizes(model)[0]}
 
     def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
-        """Return those of the recurrence: of each matrix a product reads, one corrects, one writes."""
+        """Return the FLOPs of the recurrence: one product per matrix to read, to correct and to write."""
         del length
         _, d_k, d_v = self.sizes(model)
         return 3.0 * 6 * self.heads * d_k * d_v * model.layers
 
     def computation(self, model: ModelConfig) -> dict[str, Any]:
-        """Return the fields that define what the mixer computes, the number of key heads in full."""
+        """Return the fields that define the mixer's computation, with the actual number of key heads."""
         found = super().computation(model)
         return found | {f"{self.section}.key_heads": self.sizes(model)[0]}
 
 
 class GatedDeltaNet(nn.Module):
-    """Gated DeltaNet (Yang et al. 2024, section 3.4), x_t the normalised input; for each head
+    """Gated DeltaNet (Yang et al. 2024, section 3.4). For a normalised input x_t and each head
 
         q_t = d_k^(-1/2) L2(SiLU(conv(W_q x)_t))    k_t = L2(SiLU(conv(W_k x)_t))
         v_t = SiLU(conv(W_v x)_t)                   beta_t = sigmoid(W_b x_t)
@@ -116,15 +117,15 @@ class GatedDeltaNet(nn.Module):
         o_t = S_t^T q_t
         y_t = W_out(RMSNorm(o_t) * SiLU(W_g x_t))
 
-    L2(x) = x / sqrt(sum x^2 + 1e-6). With `negative_eigenvalues` beta_t is twice that (Grazzi et al. 2024).
-    With `channel_decay` g_t has a number for each channel of the keys, W_a has rank d_v and b_a a number a
-    channel (Kimi Team 2025, section 4).
+    L2(x) = x / sqrt(sum x^2 + 1e-6). With `negative_eigenvalues` beta_t is doubled (Grazzi et al. 2024).
+    With `channel_decay` g_t has one number per channel of the keys, W_a has rank d_v, and b_a has one
+    number per channel (Kimi Team 2025, section 4).
 
-    Decays start for long memories, as in the authors' code: exp(A_log) uniform up to 16, softplus(b_a)
+    Initial decays give long memories, as in the authors' code: exp(A_log) uniform up to 16, softplus(b_a)
     log-uniform from 0.001 to 0.1. The convolutions start near the identity.
 
-    Where `bidirectional`, the second half of the heads runs in reverse on the context. Parameters and
-    computation are those of the causal model.
+    If `bidirectional`, the second half of the heads runs in reverse on the context. Parameters and
+    computation stay the same as in the causal model.
 
     Attributes:
         features: the width of input and output.
@@ -133,7 +134,7 @@ class GatedDeltaNet(nn.Module):
         key_features: the width d_k of a key.
         value_features: the width d_v of a value.
         channel_decay: whether each channel of the keys has its own decay.
-        negative_eigenvalues: whether beta_t is between 0 and 2, and not between 0 and 1.
+        negative_eigenvalues: whether beta_t is between 0 and 2 instead of 0 and 1.
         conv_width: the taps of the convolutions.
         norm_epsilon: the number added to the mean square of o_t.
         bidirectional: whether the second half of the heads runs in reverse.
@@ -184,10 +185,10 @@ class GatedDeltaNet(nn.Module):
     def __call__(
         self, x: Activations, layout: Layout, cache: MatrixCache | None = None
     ) -> tuple[Activations, MatrixCache | None]:
-        """Mix along the sequence; arguments and results are those of `GatedSSM`.
+        """Mix along the sequence; arguments and results are as in `GatedSSM`.
 
         Raises:
-            ValueError: the call requests the influence of tokens, which is not defined here.
+            ValueError: the call requests the influence of tokens, which this mixer does not define.
         """
         if layout.influence is not None:
             raise ValueError(f"influence: found a layer of gated_deltanet, {_MOVES_OTHERS}; allowed: none")
@@ -224,7 +225,7 @@ class GatedDeltaNet(nn.Module):
         return array.reshape(*array.shape[:2], heads, -1)
 
     def _gates(self, x: Activations, layout: Layout) -> tuple[HeadNumbers, Float[Array, "rows length ..."]]:
-        """Return beta and g, float32; a token that is skipped neither writes nor forgets."""
+        """Return beta and g, float32; skipped tokens neither write nor forget."""
         beta = jax.nn.sigmoid(projection(self.heads, "beta", self.dtype)(x).astype(jnp.float32))
         if self.negative_eigenvalues:
             beta = 2 * beta
@@ -257,7 +258,7 @@ class GatedDeltaNet(nn.Module):
         layout: Layout,
         cached: Float[Array, "rows forward d_k d_v"] | None,
     ) -> tuple[ValueHeads, Float[Array, "rows states d_k d_v"]]:
-        """Return what the tokens read, and the state after the last token that each head read.
+        """Return the tokens' outputs, and each head's state after the last token it read.
 
         Args:
             sequences: v, q and k.
@@ -278,8 +279,8 @@ class GatedDeltaNet(nn.Module):
             resets,
             bidirectional=self.bidirectional,
         )
-        if is_asked_for(self):
-            leave_gate_statistics(self, jnp.exp(gates[0]), last, layout)
+        if is_requested(self):
+            sow_gate_statistics(self, jnp.exp(gates[0]), last, layout)
         return y, last
 
     def _read_token(
@@ -294,7 +295,7 @@ class GatedDeltaNet(nn.Module):
         )
 
     def empty_cache(self, rows: int, length: int | None = None) -> MatrixCache:
-        """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
+        """Return the cache for `rows` new samples; its size does not depend on `length`."""
         del length
         heads = self.heads // 2 if self.bidirectional else self.heads
         tail, keys = self.conv_width - 1, self.key_heads * self.key_features
@@ -326,7 +327,7 @@ def make_recurrence(implementation: str | None) -> Recurrence:
         )
 
     def product(direction: str, inputs: RecurrenceOperands, resets: Resets) -> Array:
-        """Return M of the affine map S -> M S + B of all tokens: where the identity goes if none writes."""
+        """Return M of the affine map S -> M S + B of all tokens: the identity's image if none writes."""
         v, q, k, g, beta = inputs.sequences
         rows, length, heads, _ = v.shape
         d_k = k.shape[-1]

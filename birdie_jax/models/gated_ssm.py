@@ -1,4 +1,4 @@
-"""The Gated SSM: one sequence mixer, causal or bidirectional on the context."""
+"""The Gated SSM: a sequence mixer, causal or bidirectional on the context."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
@@ -46,10 +46,10 @@ class GatedSSMConfig(RecurrentConfig):
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-    """Biases with which a gate remembers for 2 to 200 tokens, log-uniform over the channels.
+    """Return biases that make a gate remember for 2 to 200 tokens, log-uniform over the channels.
 
-    Without them every f_t starts near 1/2, the state forgets after a few tokens, and no gradient
-    teaches the gates to remember more (Gers et al. 2000; Tallec and Ollivier 2018 for the spread).
+    Without them every f_t starts near 1/2, so the state forgets after a few tokens, and no gradient teaches
+    the gates to remember longer (Gers et al. 2000). The spread follows Tallec and Ollivier (2018).
     """
     timescale = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(2.0), jnp.log(200.0)))
     return jnp.log(timescale - 1)
@@ -82,20 +82,22 @@ GATED_SSM = Cell(
 
 
 class GatedSSM(nn.Module):
-    """Gated SSM of the Birdie paper (section 3.4, appendix E.2), x_t the normalised input:
+    """Gated SSM of the Birdie paper (section 3.4, appendix E.2) for a normalised input x_t:
 
         i_t = sigmoid(W_i x_t)        z_t = W_z x_t
         o_t = GeLU(W_o x_t)           f_t = sigmoid(W_f x_t + b_f)
         h_t = f_t * h_{t-1} + i_t * z_t
         y_t = W_out(o_t * h_t)
 
-    The bias b_f is in appendix E.2, whose gates are Dense layers with one, and not in section 3.4; without
-    it copying was not learned at all (BUILD_NOTES.md). The other maps have none, as the recipe has it.
+    The bias b_f is in appendix E.2, where gates are Dense layers with a bias, but not in section 3.4.
+    Without it the model did not learn to copy at all (BUILD_NOTES.md). The other maps have no bias, as in
+    the recipe.
 
     With `conv_width` (Gated SSM+) i, z and f read a short convolution of x; o reads x itself (E.2).
-    Where `bidirectional`, the second half of the channels runs in reverse on the context (section 3.1):
-    h_t = f_t * h_{t+1} + i_t * z_t, with f_t taken as zero in the causal area. Parameters and
-    computation are those of the causal model.
+
+    If `bidirectional`, the second half of the channels runs in reverse on the context (section 3.1): h_t =
+    f_t * h_{t+1} + i_t * z_t, with f_t set to zero in the causal area. Parameters and computation stay the
+    same as in the causal model.
 
     Attributes:
         features: the width D of input and output.
@@ -103,7 +105,7 @@ class GatedSSM(nn.Module):
         conv_width: the taps of the convolution; 0 = none.
         bidirectional: whether the second half of the channels runs in reverse.
         dtype: the type of the matrix products.
-        scan_dtype: the type of f, i * z and h where they go through memory; the carry is float32.
+        scan_dtype: the type of f, i * z and h in memory; the carry is float32.
         scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
         output_scale: the factor of the initial size of W_out.
     """  # noqa: D400, D415
@@ -137,11 +139,11 @@ class GatedSSM(nn.Module):
 
         Args:
             x: normalised inputs.
-            layout: the resets that keep samples, padding and the target's future apart.
-            cache: the state after an earlier part of the same samples, or `empty_cache` to start one.
+            layout: the resets, which separate samples, padding and the future of the target.
+            cache: the state after an earlier part of the same samples, or `empty_cache` for new samples.
 
         Returns:
-            Outputs, and the cache that continues after the last token (None if none was given).
+            The outputs, and the cache after the last token (None if none was given).
         """
         w_o_x = projection(self.state, "output_gate", self.dtype)(x)
         initial, tail = (None, None) if cache is None else cache
@@ -166,7 +168,7 @@ class GatedSSM(nn.Module):
         return y, None if cache is None else cache.updated(last, tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
-        """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
+        """Return the cache for `rows` new samples; its size does not depend on `length`."""
         del length
         channels = self.state // 2 if self.bidirectional else self.state
         tail = (max(self.conv_width - 1, 0), self.features)

@@ -17,7 +17,7 @@ class HybridConfig(MixerConfig):
     The layers of a hybrid are blocks of other models. The sections of these models configure them.
 
     Attributes:
-        kinds: short names for the pattern, each with the model whose blocks such layers are.
+        kinds: short names for the pattern, each with the model that provides the block.
         pattern: the models of the first layers, separated by commas; it repeats until the last layer.
     """
 
@@ -27,12 +27,12 @@ class HybridConfig(MixerConfig):
     pattern: RequiredName
 
     def layer_models(self) -> tuple[str, ...]:
-        """Return the models whose blocks the layers are, in turn."""
+        """Return the model of each layer of the pattern."""
         return tuple(self.kinds.get(kind, kind) for kind in map(str.strip, self.pattern.split(",")))
 
     @property
     def has_attention(self) -> bool:
-        """Whether layers of some kind hold tokens in their cache."""
+        """Whether the cache of any layer holds tokens."""
         return any(section.has_attention for section in self._sections(ModelConfig()))
 
     @property
@@ -60,7 +60,7 @@ class HybridConfig(MixerConfig):
             kind.check_platform(model, platform, require)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
-        """Return why layers of some kind cannot be divided."""
+        """Return why an axis cannot divide layers of some kind."""
         problems = (kind.mesh_problem(model, length, axis, size) for kind in self._sections(model))
         return next((problem for problem in problems if problem is not None), None)
 
@@ -91,12 +91,12 @@ class GriffinConfig(HybridConfig):
     """`config.model.griffin`.
 
     `config.model.hawk` and `config.model.attention` configure the layers. In the paper attention has one
-    head of keys and values, `kv_heads` = 1, and a `window` of 1,024. Other hybrids have another pattern,
-    such as three layers of gated_deltanet to one of transformer.
+    head of keys and values, `kv_heads` = 1, and a `window` of 1,024. Other hybrids set another pattern,
+    such as three layers of gated_deltanet and one of transformer.
 
     Attributes:
-        pattern: the models of the first layers, separated by commas; "recurrent" is hawk_mlp and
-            "attention" is transformer. It repeats until the last layer.
+        pattern: the models of the first layers, separated by commas; it repeats until the last layer.
+            "recurrent" is hawk_mlp and "attention" is transformer.
     """
 
     section: ClassVar[str] = "griffin"

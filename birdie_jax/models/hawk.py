@@ -1,4 +1,4 @@
-"""Hawk's sequence mixer: a short convolution and an RG-LRU, gated."""
+"""Hawk's sequence mixer: a short convolution and a gated RG-LRU."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
@@ -51,7 +51,7 @@ class HawkConfig(RecurrentConfig):
         require(state % self.heads == 0, "model.hawk.heads", f"a divisor of model.state = {state}")
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
-        """Return why the mixer cannot be divided: `tensor` divides whole heads."""
+        """Return why an axis cannot divide the mixer: `tensor` divides whole heads."""
         if axis == "tensor":
             problem = must_divide(size, {"model.state": model.state, "model.hawk.heads": self.heads})
             if problem is not None:
@@ -65,7 +65,7 @@ class Hawk(nn.Module):
         y_t = W_out(GeLU(W_gate x_t) * RG-LRU(conv(W_in x))_t)
 
     Only the RG-LRU's gates have a bias (E.3), unless `bias` adds others. The convolution starts near the
-    identity, as that of Gated SSM+.
+    identity, as in Gated SSM+.
 
     Attributes:
         features: the width D of input and output.
@@ -74,10 +74,10 @@ class Hawk(nn.Module):
         conv_width: the taps of the convolution.
         bidirectional: whether the second half of the state runs in reverse on the context.
         dtype: the type of the matrix products.
-        scan_dtype: the type of the recurrence where it goes through memory; the carry is float32.
+        scan_dtype: the type of the recurrence in memory; the carry is float32.
         scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
         output_scale: the factor of the initial size of W_out.
-        bias: whether the three maps and the convolution have one.
+        bias: whether the three maps and the convolution have a bias.
     """  # noqa: D400, D415
 
     features: int
@@ -110,7 +110,7 @@ class Hawk(nn.Module):
     def __call__(
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
     ) -> tuple[Activations, RecurrentCache | None]:
-        """Mix along the sequence; arguments and results are those of `GatedSSM`."""
+        """Mix along the sequence; arguments and results are as in `GatedSSM`."""
         output_gate = projection(self.state, "output_gate", self.dtype, bias=self.bias)(x)
         u = projection(self.state, "input", self.dtype, bias=self.bias)(x)
         initial, tail = (None, None) if cache is None else cache
@@ -131,7 +131,7 @@ class Hawk(nn.Module):
         return y, None if cache is None else cache.updated(last, tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
-        """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
+        """Return the cache for `rows` new samples; its size does not depend on `length`."""
         del length
         return empty_recurrent_cache(
             rows,

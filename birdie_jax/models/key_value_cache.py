@@ -1,4 +1,4 @@
-"""What attention carries while it decodes: the keys and values of all tokens so far."""
+"""The cache of attention without a window: the keys and values of all tokens so far."""
 
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from birdie_jax.models.layout import Layout
 
 
 class Attended(NamedTuple):
-    """What the tokens of a call attend to: those of earlier calls, and one another.
+    """The tokens that a call attends to: those of earlier calls, and its own.
 
     Attributes:
-        keys: the keys, already turned to their positions.
+        keys: the keys, already rotated by their positions.
         values: the values.
-        mask: which of them each token of the call may attend to.
+        mask: which of these tokens each token of the call may attend to.
     """
 
     keys: Float[Array, "rows slots kv_heads width"]
@@ -26,12 +26,12 @@ class Attended(NamedTuple):
 
 
 class KeyValueCache(NamedTuple):
-    """What decoding carries from token to token: room for a fixed number of tokens.
+    """The decoding cache, with room for a fixed number of tokens.
 
     Attributes:
-        keys: the keys of all tokens so far, already turned to their positions.
+        keys: the keys of all tokens so far, already rotated by their positions.
         values: the values of all tokens so far.
-        visible: whether a token belongs to the sample that a next token may continue.
+        visible: whether a token belongs to the open sample, which the next call may continue.
         used: the number of filled slots, the same in all rows.
         tokens: the number of tokens of the open sample of each row.
     """
@@ -44,7 +44,7 @@ class KeyValueCache(NamedTuple):
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int, int], dtype: DTypeLike) -> "KeyValueCache":
-        """Return a cache of no tokens, of `shape` [rows, slots, kv_heads, width]."""
+        """Return an empty cache of `shape` [rows, slots, kv_heads, width]."""
         return cls(
             keys=jnp.zeros(shape, dtype),
             values=jnp.zeros(shape, dtype),
@@ -61,17 +61,17 @@ class KeyValueCache(NamedTuple):
         key: Float[Array, "rows length kv_heads width"],
         value: Float[Array, "rows length kv_heads width"],
     ) -> tuple["KeyValueCache", Attended]:
-        """Return the cache with the tokens of a call, and what they attend to.
+        """Return the cache with the tokens of a call, and the tokens that they attend to.
 
         Args:
             layout: the bounds of the samples.
             mask: which token of the call may attend to which.
             positions: the index of each token within its sample.
-            key: the keys of the call, turned to their positions.
-            value: its values.
+            key: the keys of the call, rotated by their positions.
+            value: the values of the call.
 
         Raises:
-            ValueError: the call alone has more tokens than the cache has room, or the layout skips tokens.
+            ValueError: the call alone exceeds the size of the cache, or the layout skips tokens.
         """
         if layout.skipped is not None:
             raise ValueError("attention: found a layout with skipped tokens; allowed: one without")
@@ -93,8 +93,8 @@ class KeyValueCache(NamedTuple):
         return extended, Attended(extended.keys, extended.values, mask)
 
     def checked(self, y: Activations) -> Activations:
-        """Return `y`, or NaN where there were more tokens than the cache has room."""
-        # There is no error on the device: NaN is what cannot be taken for an answer.
+        """Return `y`, or NaN if more tokens were read than the cache has slots."""
+        # A device cannot raise an error, and NaN cannot pass for an answer.
         return jnp.where(self.used > self.keys.shape[1], jnp.nan, y)
 
 
@@ -104,6 +104,6 @@ def continuing_tokens(layout: Layout) -> TokenMask:
 
 
 def _open_sample(layout: Layout) -> TokenMask:
-    """Return the tokens of the sample that the last token belongs to, if it is one."""
+    """Return the tokens of the last token's sample; none if the last token is padding."""
     segments = layout.segment_ids
     return (segments == segments[:, -1:]) & (segments > 0)

@@ -34,12 +34,12 @@ from birdie_jax.models.parameters import ParameterPolicy, one_token_batch, param
 from birdie_jax.models.registry import Cache
 from birdie_jax.models.task_head import Samples, head_type
 
-# Added to the score of a token that has no probability: its exponential is 0, and its loss a number.
+# Added to the score of a barred token. Its exponential is 0, and its loss stays finite.
 BARRED_SCORE = -1e30
 
 
 class LanguageModel(nn.Module):
-    """A stack of blocks between an embedding table and a head, layers stacked on a leading axis.
+    """A stack of blocks between an embedding table and a head; layers are stacked on a leading axis.
 
     Attributes:
         config: the architecture.
@@ -54,7 +54,7 @@ class LanguageModel(nn.Module):
         config = self.config
         table_shape = (self.vocab_size, config.features)
         table_init = nn.initializers.normal(config.features**-0.5)
-        # Looked up in float32; `token_scores` multiplies in the type of what it is given.
+        # Looked up in float32; `token_scores` multiplies in the type of its inputs.
         policy = ParameterPolicy(("vocab", "features"), weight_decay=True)
         self.embedding = parameter(self, "embedding", table_init, table_shape, policy)
         if not config.tie_embeddings:
@@ -66,14 +66,14 @@ class LanguageModel(nn.Module):
 
     @property
     def drops(self) -> bool:
-        """Whether training needs the keys of rows, for dropout."""
+        """Whether training needs a key for each row, for dropout."""
         return self.config.dropout > 0 or bool(self.config.head and self.config.head_dropout > 0)
 
     def __call__(self, batch: Batch) -> Float[Array, "rows length vocab"]:
-        """Return float32 logits at every position of packed rows."""
+        """Return float32 logits for every position of packed rows."""
         x, _ = self.encode(cast(TokenIds, batch.tokens), batch_layout(batch))
         if self.config.head and self.is_initializing():
-            # What nothing has called has no parameters.
+            # Initialise the parameters of the task head, which logits do not use.
             segment_ids = cast(TokenIds, batch.segment_ids)
             self.task_scores(x, Samples(segment_ids, jnp.zeros_like(segment_ids[:, :1])))
         return self.logits(self.transform(x))
@@ -85,13 +85,13 @@ class LanguageModel(nn.Module):
         cache: Cache | None = None,
         row_keys: RowKeys | None = None,
     ) -> tuple[Activations, Cache | None]:
-        """Return what the head's table is multiplied with, and the continued cache.
+        """Return the input of the head's table, and the updated cache.
 
         Args:
             tokens: the inputs.
             layout: the bounds of the samples.
-            cache: what decoding carries, as `empty_cache` has it; None in training.
-            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+            cache: the decoding cache, as returned by `empty_cache`; None in training.
+            row_keys: the key of each row for dropout; None = no dropout.
         """
         x, cache = self.encode(tokens, layout, cache, row_keys)
         return self.transform(x), cache
@@ -104,14 +104,14 @@ class LanguageModel(nn.Module):
         row_keys: RowKeys | None = None,
         token_types: TokenIds | None = None,
     ) -> tuple[Activations, Cache | None]:
-        """Return what `transform` and the heads of fine-tuning read, and the continued cache.
+        """Return the input of `transform` and of the heads for fine-tuning, and the updated cache.
 
         Args:
             tokens: the inputs.
             layout: the bounds of the samples.
-            cache: what decoding carries, as `empty_cache` has it; None in training.
-            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
-            token_types: the type of each token, where a model has types; None: 0.
+            cache: the decoding cache, as returned by `empty_cache`; None in training.
+            row_keys: the key of each row for dropout; None = no dropout.
+            token_types: the type of each token, for models with types; None = 0 for all.
         """
         layer_keys = None
         if row_keys is not None and self.config.dropout > 0:
@@ -127,7 +127,7 @@ class LanguageModel(nn.Module):
         row_keys: RowKeys | None = None,
         token_types: TokenIds | None = None,
     ) -> Activations:
-        """Return what the first block reads; this model reads the tokens alone.
+        """Return the input of the first block; this model uses only the tokens.
 
         Raises:
             ValueError: token types are given.
@@ -136,7 +136,8 @@ class LanguageModel(nn.Module):
         if token_types is not None:
             raise ValueError(f"token_types: found some for model {self.config.name}; allowed: None")
         config = self.config
-        # Of unit variance, like what the blocks add, as in Griffin: else the token is lost in the stream.
+        # Unit variance, like the updates of the blocks, as in Griffin. Otherwise they would drown the
+        # token.
         scale = config.embedding_scale or config.features**0.5
         x = self._look_up(self.embedding, tokens) * scale
         x = x.astype(jnp.dtype(config.residual_dtype or config.dtype))
@@ -147,40 +148,40 @@ class LanguageModel(nn.Module):
         return self.final_norm(x).astype(jnp.dtype(self.config.dtype))
 
     def transform(self, x: Float[Array, "*positions features"]) -> Float[Array, "*positions features"]:
-        """Return what the head's table is multiplied with: here `x` itself."""
+        """Return the input of the head's table: here `x` itself."""
         return x
 
     def task_scores(
         self, x: Activations, samples: Samples, row_keys: RowKeys | None = None
     ) -> Float[Array, "rows items scores"]:
-        """Return the scores of the head of fine-tuning; see `TaskHead`.
+        """Return the scores of the head for fine-tuning; see `TaskHead`.
 
         Args:
-            x: what `encode` returns.
-            samples: where the samples of the rows are.
-            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+            x: the output of `encode`.
+            samples: the samples of the rows.
+            row_keys: the key of each row for dropout; None = no dropout.
         """
         return self.task_head(x, samples, row_keys)
 
     def _look_up(self, table: Float[Array, "entries features"], ids: TokenIds) -> Activations:
-        # A device reads its part of the features for all rows of the devices along `fsdp`: that moves
-        # activations, and not the table.
+        # Each device looks up its part of the features for all rows of the devices along `fsdp`. This moves
+        # activations instead of the table.
         ids = constrained(ids, "reading rows", "length")
         return constrained(table[ids], "reading rows", "length", "features")
 
     def logits(
         self, hidden: Activations, table: Float[Array, "vocab features"] | None = None
     ) -> Float[Array, "rows length vocab"]:
-        """Return float32 scores of every token for `hidden`, by `table` or, if it is None, the head's."""
+        """Return float32 scores of every token for `hidden`; a `table` of None is the head's own."""
         table = self.head_table() if table is None else table
         return token_scores(hidden, table, self.head_bias(), self.config.logit_soft_cap)
 
     def head_table(self) -> Float[Array, "vocab features"]:
-        """Return the head's weights: the embedding table itself where they are tied."""
+        """Return the head's weights: the embedding table if they are tied."""
         return self.embedding if self.config.tie_embeddings else self.head
 
     def head_bias(self) -> Float[Array, " vocab"] | None:
-        """Return what is added to the score of each token, which bars some; None: nothing."""
+        """Return the bias of each token's score, which bars some tokens; None if it bars none."""
         first, last = self.config.min_predicted_id, self.config.max_predicted_id or self.vocab_size - 1
         if first == 0 and last >= self.vocab_size - 1:
             return None
@@ -188,11 +189,11 @@ class LanguageModel(nn.Module):
         return jnp.where((ids >= first) & (ids <= last), 0.0, BARRED_SCORE)
 
     def empty_cache(self, rows: int, length: int | None = None) -> Cache:
-        """Return the cache from which `rows` new samples start, one slice a layer (`layer_stacks`).
+        """Return the cache for `rows` new samples, with one slice per layer (`layer_stacks`).
 
         Args:
-            rows: the number of samples, one a row.
-            length: the maximum number of tokens of a row; read by attention without a window alone.
+            rows: the number of samples, one per row.
+            length: the maximum number of tokens of a row; only attention without a window uses it.
 
         Raises:
             ValueError: the model has attention without a window, and `length` is not given.
@@ -212,9 +213,9 @@ def token_scores(
     bias: Float[Array, " vocab"] | None = None,
     soft_cap: float = 0.0,
 ) -> Float[Array, "*positions vocab"]:
-    """Return hidden . table + bias in float32, multiplied in the type of `hidden`.
+    """Return hidden . table + bias in float32; the product takes the type of `hidden`.
 
-    With a `soft_cap` c of more than 0, c tanh(hidden . table / c) + bias.
+    With a `soft_cap` c of more than 0, return c tanh(hidden . table / c) + bias.
     """
     table = table.astype(hidden.dtype)
     if math.prod(hidden.shape[:-1]) in FEW_TOKENS:
@@ -231,13 +232,12 @@ def _scores(hidden: Array, table: Array) -> Array:
     return jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=jnp.float32)
 
 
-# A scan over stacked layers takes each layer's parameters out of the stack. TPUs and GPUs read them in
-# place; XLA's CPU compiler copies them first, at every token as many bytes again as the step itself
-# reads.
+# A scan over stacked layers slices each layer's parameters. TPUs and GPUs read them in place. XLA's CPU
+# compiler copies them first: for every token, as many bytes as the step itself reads.
 
 
 class UnstackedLayers(NamedTuple):
-    """The parameters and the cache of each layer, in their order.
+    """The parameters and the cache of each layer, in order.
 
     Attributes:
         params: the parameters of each block.
@@ -249,12 +249,12 @@ class UnstackedLayers(NamedTuple):
 
 
 def unstack_layers(model: LanguageModel, params: PyTree[Array], cache: Cache) -> UnstackedLayers:
-    """Return the parameters and the cache of each layer, taken out of their stacks."""
+    """Return the parameters and the cache of each layer, sliced from their stacks."""
     return UnstackedLayers(unstacked(model.config, params["blocks"]), unstacked(model.config, cache))
 
 
 def stack_caches(model: LanguageModel, caches: list[Cache]) -> Cache:
-    """Return the caches as the model has them, layers on the leading axis (`layer_stacks`)."""
+    """Return the model's cache, with layers on the leading axis (`layer_stacks`)."""
     return restacked(model.config, caches)
 
 
@@ -267,15 +267,15 @@ def unrolled_hidden(
     *,
     kernels: Sequence[PyTree[Array]] | None = None,
 ) -> tuple[Activations, list[Cache]]:
-    """Return what `LanguageModel.hidden` does, with unstacked caches.
+    """Return the result of `LanguageModel.hidden`, with unstacked caches.
 
     Args:
         model: the model.
-        params: all its parameters; those outside the layers are read.
+        params: all its parameters; only those outside the layers are used.
         layers: the parameters and the cache of each layer.
         tokens: the inputs.
         layout: the bounds of the samples.
-        kernels: the `transposed_kernels` of each layer, which take the place of its kernels.
+        kernels: the `transposed_kernels` of each layer, which replace its kernels.
     """
     apply = partial(model.apply, {"params": params})
     x = cast(Activations, apply(tokens, layout, method=LanguageModel.embed))
@@ -292,10 +292,10 @@ def unrolled_hidden(
 def looped_hidden(
     model: LanguageModel, params: PyTree[Array], cache: Cache, tokens: TokenIds, layout: Layout
 ) -> tuple[Activations, Cache]:
-    """Return what `LanguageModel.hidden` does, the cache updated where it is.
+    """Return the result of `LanguageModel.hidden`, and update the cache in place.
 
-    A scan over layers reads one cache and writes another, which a loop over tokens copies back: as many
-    bytes again, for each token, as the caches of all layers have. Here the loop carries the cache.
+    A scan over layers reads one cache and writes another. A loop over tokens then copies it back: for each
+    token, as many bytes as the caches of all layers have. Here the loop carries the cache.
 
     Args:
         model: the model.
@@ -334,5 +334,5 @@ def looped_hidden(
 
 
 def parameter_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:
-    """Return the tree of a model's parameters as `jax.ShapeDtypeStruct`s."""
+    """Return the shapes of a model's parameters as a tree of `jax.ShapeDtypeStruct`s."""
     return jax.eval_shape(lambda: model.init(jax.random.key(0), one_token_batch()))["params"]

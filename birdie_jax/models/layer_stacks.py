@@ -1,9 +1,9 @@
-"""Which layer of a model is where in its stacked parameters and in its stacked caches.
+"""The blocks of a model, and the positions of its layers in stacked parameters and caches.
 
-A model whose layers are all alike has one stack of them, `blocks`. A hybrid has a stack for each layer of
-its pattern, `blocks.periods.block_0` and on: layer l is number l // p in the stack of block l % p, p being
-the layers of the pattern. What the last, incomplete period has is in stacks of one, `blocks.rest.block_0`
-and on. Caches have the same structure.
+A model with layers of one kind has one stack of them, `blocks`. A hybrid has a stack for each layer of its
+pattern, `blocks.periods.block_0` and so on: with a pattern of p layers, layer l has index l // p in the
+stack of block l % p. The layers of the last, incomplete period are in stacks of one, `blocks.rest.block_0`
+and so on. Caches have the same structure.
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ from birdie_jax.models.rematerialisation import BLOCK_INPUT, policy_of
 
 Module = TypeVar("Module", bound=nn.Module)
 
-# Compiling takes one to one and a half seconds more for each layer that is unrolled.
+# Each unrolled layer adds one to one and a half seconds to compilation.
 MAX_UNROLLED_LAYERS = 16
 
 
 def scanned(block: type[Module], config: ModelConfig) -> Module:
-    """Return the blocks of a model, their parameters stacked on a leading axis.
+    """Return the blocks of a model, with parameters stacked on a leading axis.
 
     Args:
-        block: a module with `config` alone, called as `Block` is.
+        block: a module with `config` as its only field, and the call of `Block`.
         config: the architecture.
     """
     stack = scan_of(rematerialised(block, config), config.layers, layers_at_a_time(config))
@@ -43,7 +43,7 @@ def scanned(block: type[Module], config: ModelConfig) -> Module:
 
 
 def rematerialised(block: type[Module], config: ModelConfig) -> type[Module]:
-    """Return the class of a block that rematerialises as `config.remat` says."""
+    """Return the class of a block that rematerialises according to `config.remat`."""
     policy = policy_of(config.remat)
     if policy is None:
         return block
@@ -51,12 +51,12 @@ def rematerialised(block: type[Module], config: ModelConfig) -> type[Module]:
 
 
 def scan_of(block: type[Module], length: int, unroll: int) -> type[Module]:
-    """Return the class of `length` modules one after the other, which is made as one of them is.
+    """Return the class of `length` modules in sequence; it takes the same arguments as one of them.
 
     Args:
-        block: a module that is called as `Block` is.
+        block: a module with the call of `Block`.
         length: the number of modules.
-        unroll: how many of them the body of the loop has.
+        unroll: the number of modules in the body of the loop.
     """
     stack = nn.scan(
         block,
@@ -71,12 +71,12 @@ def scan_of(block: type[Module], length: int, unroll: int) -> type[Module]:
 
 
 def layers_at_a_time(config: ModelConfig) -> int:
-    """Return how many layers the body of the loop over layers has; parameters are stacked in any case.
+    """Return the number of layers in the body of the loop over layers; parameters are always stacked.
 
-    On a CPU all of a shallow model: XLA's CPU compiler copies what a loop saves for the gradient into
-    stacks and out of them, and each layer's parameters and their gradients, which takes a fifth of a train
-    step. Rematerialised layers stay in the loop: outside of it XLA may merge the second computation with
-    the first, and hold what was to be computed again.
+    On a CPU this is all layers of a shallow model. XLA's CPU compiler copies what a loop saves for the
+    gradient, and each layer's parameters and their gradients, into stacks and out of them. These copies
+    take a fifth of a training step. Rematerialised layers stay in the loop: outside of it, XLA may merge
+    the second computation with the first, and keep the values that it should compute again.
     """
     shallow = config.layers <= MAX_UNROLLED_LAYERS and config.remat == "none"
     return config.layers if shallow and mesh_platform() == "cpu" else 1
@@ -93,7 +93,7 @@ def make_mixer(config: ModelConfig, **module: Unpack[ModuleFields]) -> Mixer:
 def _residual_scale(config: ModelConfig) -> float:
     """Return the scale that keeps the residual stream's variance independent of depth.
 
-    GPT-2 has it (Radford et al. 2019, section 2.3), and Mamba.
+    GPT-2 (Radford et al. 2019, section 2.3) and Mamba use it.
     """
     branches = 2 if architecture_of(config).has_mlp else 1
     return (branches * config.layers) ** -0.5
@@ -112,16 +112,16 @@ class Block(nn.Module):
     def __call__(
         self, x: Activations, cache: Cache | None, layout: Layout, row_keys: RowKeys | None = None
     ) -> tuple[Activations, Cache | None]:
-        """Apply the block; argument order and result are those of `nn.scan` over layers.
+        """Apply the block; argument order and result suit `nn.scan` over layers.
 
         Args:
             x: the residual stream.
-            cache: what decoding carries; None in training.
+            cache: the decoding cache; None in training.
             layout: the bounds of the samples.
-            row_keys: the keys of dropout in this layer; None: there is none.
+            row_keys: the key of each row for dropout in this layer; None = no dropout.
         """
         config, x = self.config, checkpoint_name(x, BLOCK_INPUT)
-        # The residual stream may be of another type.
+        # The residual stream may have another type.
         dtype = jnp.dtype(config.dtype)
         normalised = RMSNorm(config.norm_epsilon, config.norm_offset, name="mixer_norm")(x).astype(dtype)
         mixed, cache = make_mixer(config, name="mixer")(normalised, layout, cache)
@@ -140,10 +140,10 @@ PERIODS, REST = "periods", "rest"
 
 
 class LayerStack(NamedTuple):
-    """Layers of one kind, whose parameters are stacked on a leading axis.
+    """Layers of one kind, with parameters stacked on a leading axis.
 
     Attributes:
-        keys: the names under which the stack is found, from the outermost on.
+        keys: the path of the stack in the tree, outermost name first.
         layers: the numbers of its layers.
         config: the architecture of its layers.
     """
@@ -153,7 +153,7 @@ class LayerStack(NamedTuple):
     config: ModelConfig
 
     def of(self, tree: PyTree) -> PyTree:
-        """Return what a tree of all layers has of the stack."""
+        """Return the stack's part of a tree of all layers."""
         for key in self.keys:
             tree = tree[key]
         return tree
@@ -165,7 +165,7 @@ def is_hybrid(config: ModelConfig) -> bool:
 
 
 def pattern_configs(config: ModelConfig) -> tuple[ModelConfig, ...]:
-    """Return the architectures that the layers repeat in turn: one where all layers are alike."""
+    """Return the architectures that the layers cycle through: one if all layers are alike."""
     names = mixer_config(config).layer_models() or (config.name,)
     return tuple(replace(config, name=name) for name in names)
 
@@ -199,7 +199,7 @@ def layer_stacks(config: ModelConfig) -> list[LayerStack]:
 
 
 def periods(config: ModelConfig) -> list[list[LayerStack]]:
-    """Return the stacks whose layers alternate: those of whole periods, then those of the rest."""
+    """Return the stacks of the whole periods, then the stacks of the rest."""
     groups: dict[str, list[LayerStack]] = {}
     for stack in layer_stacks(config):
         groups.setdefault(stack.keys[0] if stack.keys else "", []).append(stack)
@@ -207,7 +207,7 @@ def periods(config: ModelConfig) -> list[list[LayerStack]]:
 
 
 def unstacked(config: ModelConfig, tree: PyTree[Array]) -> list[PyTree[Array]]:
-    """Return the part of each layer, taken out of its stack."""
+    """Return the part of each layer, sliced from its stack."""
     parts: dict[int, PyTree[Array]] = {
         layer: jax.tree.map(lambda leaf, index=index: leaf[index], stack.of(tree))
         for stack in layer_stacks(config)
@@ -217,7 +217,7 @@ def unstacked(config: ModelConfig, tree: PyTree[Array]) -> list[PyTree[Array]]:
 
 
 def restacked(config: ModelConfig, parts: Sequence[PyTree[Array]]) -> PyTree[Array]:
-    """Return the tree whose layers are `parts`."""
+    """Return the stacked tree of the layers `parts`."""
     return assemble(
         [
             (stack, jax.tree.map(lambda *leaves: jnp.stack(leaves), *[parts[one] for one in stack.layers]))
@@ -227,7 +227,7 @@ def restacked(config: ModelConfig, parts: Sequence[PyTree[Array]]) -> PyTree[Arr
 
 
 def assemble(stacked: Sequence[tuple[LayerStack, PyTree]]) -> PyTree:
-    """Return the tree of a model's layers from the part of each stack."""
+    """Assemble the tree of a model's layers from the part of each stack."""
     tree: dict = {}
     for stack, part in stacked:
         if not stack.keys:
@@ -238,7 +238,7 @@ def assemble(stacked: Sequence[tuple[LayerStack, PyTree]]) -> PyTree:
 
 
 class Period(nn.Module):
-    """Blocks one after the other, `block_0` and on.
+    """Blocks in sequence, `block_0` and so on.
 
     Attributes:
         kinds: the architecture of each block.
@@ -254,12 +254,12 @@ class Period(nn.Module):
         layout: Layout,
         block_keys: LayerKeys | None = None,
     ) -> tuple[Activations, dict[str, Cache] | None]:
-        """Apply the blocks; arguments and results are those of `Block`, caches and keys one a block."""
+        """Apply the blocks; arguments and results are as in `Block`, with a cache and a key per block."""
         after = {}
         for number, kind in enumerate(self.kinds):
             name = block_name(number)
             row_keys: RowKeys | None = None if block_keys is None else block_keys[number]
-            # Each block by itself, as in a model whose layers are all alike.
+            # Rematerialise each block separately, as in a model with layers of one kind.
             block = rematerialised(Block, kind)(kind, name=name)
             x, after[name] = block(x, None if cache is None else cache[name], layout, row_keys)
         return x, None if cache is None else after
@@ -282,13 +282,13 @@ class HybridLayers(nn.Module):
         layout: Layout,
         layer_keys: LayerKeys | None = None,
     ) -> tuple[Activations, dict[str, Cache] | None]:
-        """Apply the layers; arguments and results are those of scanned blocks (`scanned`).
+        """Apply the layers; arguments and results are as in scanned blocks (`scanned`).
 
         Args:
             x: the residual stream.
-            cache: what decoding carries, in the structure of `layer_stacks`; None in training.
+            cache: the decoding cache, in the structure of `layer_stacks`; None in training.
             layout: the bounds of the samples.
-            layer_keys: the keys of dropout of each layer; None: there is none.
+            layer_keys: the keys of each layer for dropout; None = no dropout.
         """
         pattern, layers = pattern_configs(self.config), self.config.layers
         whole = layers - layers % len(pattern)

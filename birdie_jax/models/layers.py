@@ -18,8 +18,8 @@ from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.rematerialisation import MLP_PROJECTION, PROJECTION
 from birdie_jax.models.sequence_parallel import sharded_convolution
 
-# So a mask is the same however a batch is divided over devices and processes, and in however many parts
-# its gradient is accumulated.
+# Each row has its own key, so its dropout mask does not depend on the mesh, the number of processes or the
+# number of gradient accumulation steps.
 
 
 def keys_of_layers(row_keys: RowKeys, layers: int) -> LayerKeys:
@@ -31,12 +31,12 @@ def keys_of_layers(row_keys: RowKeys, layers: int) -> LayerKeys:
 def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) -> Activations:
     """Return `x` with a share `rate` of its values zero and the others divided by 1 - rate.
 
-    Srivastava et al. 2014; scaled while training, so nothing is to be done afterwards.
+    See Srivastava et al. 2014. Scaling happens in training, so inference needs no change.
 
     Args:
         x: the output of a branch of a block.
         rate: the probability that a value becomes zero.
-        row_keys: the key of each row of `x` in this layer; None: `x` as it is.
+        row_keys: the key of each row of `x` in this layer; None = return `x` unchanged.
         branch: the number of the branch within its block; each branch has its own mask.
     """
     if row_keys is None or rate == 0:
@@ -48,12 +48,12 @@ def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) 
     return jnp.where(jax.vmap(keep)(row_keys), x / (1 - rate), jnp.zeros((), x.dtype))
 
 
-# A CPU multiplies so few tokens up to twice as fast with the kernel on the left, if that is transposed in
-# memory: XLA gives the product to a library that packs the kernel again at every call.
-# `python -m benchmarks.few_tokens`.
+# A CPU multiplies so few tokens up to twice as fast with the kernel on the left, if the kernel is
+# transposed in memory. Otherwise XLA calls a library that packs the kernel again at every call. See `python
+# -m benchmarks.few_tokens`.
 FEW_TOKENS = range(4, 33)
 TRANSPOSED = "transposed"
-"""The collection of `transposed_kernels`; a projection that has one there multiplies by it on the left."""
+"""The collection of `transposed_kernels`. A projection with a kernel here uses it on the left."""
 
 
 def transposed_kernels(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,23 +72,23 @@ def kernel_first(
     transposed: Float[Array, "outputs inputs"],
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch outputs"]:
-    """Return x @ transposed.T in `dtype`, or in that of both, computed with the kernel on the left."""
+    """Return x @ transposed.T, computed with the kernel on the left; None keeps the arguments' type."""
     dimensions = (((1,), (x.ndim - 1,)), ((), ()))
     y = jax.lax.dot_general(transposed, x, dimensions, preferred_element_type=dtype)
-    # Without a barrier XLA makes one product of it again, the rows first.
+    # Without a barrier XLA merges this into one product with the rows first.
     return jnp.moveaxis(jax.lax.optimization_barrier(y), 0, -1)
 
 
-# The usual derivative of x @ w asks for (g^T x)^T. XLA's CPU compiler then writes a transposed copy of
-# g, and computes whatever g is fused with once more for it. As one product x^T g of two matrices the
-# same sums took half the time: `python -m benchmarks.projection_gradient`.
+# The usual derivative of x @ w computes (g^T x)^T. For it, XLA's CPU compiler writes a transposed copy of
+# g, and computes again whatever is fused with g. As one product x^T g of two matrices, the same sums took
+# half the time: `python -m benchmarks.projection_gradient`.
 
 
 def matmul(
     x: Float[Array, "*batch inputs"], kernel: Float[Array, "inputs outputs"], name: str = PROJECTION
 ) -> Float[Array, "*batch outputs"]:
-    """Return x @ kernel, named for rematerialisation; both arguments are of one type."""
-    # Rematerialisation by primitive does not see the product inside a function with its own derivative.
+    """Return x @ kernel, named for rematerialisation; both arguments have the same type."""
+    # A policy by primitive does not see a product inside a `custom_vjp` function.
     return checkpoint_name(_matmul(x, kernel), name)
 
 
@@ -104,7 +104,7 @@ def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
 def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     x, kernel = residuals
     dx = jax.lax.dot_general(g, kernel, (((g.ndim - 1,), (1,)), ((), ())))
-    # Elsewhere the axes are not merged: merging rows and length would gather what a mesh divides.
+    # Merge the axes only on a CPU: merging rows and length would gather an array that a mesh divides.
     merged = _kernel_gradient if mesh_size("sequence") > 1 else _merged_kernel_gradient
     dkernel = jax.lax.platform_dependent(x, g, cpu=merged, default=_kernel_gradient)
     return dx, dkernel
@@ -139,7 +139,7 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
         """Return `x` with unit mean square times a learned scale, in the type of `x`."""
-        # Whole on every device: gathering so short a vector would cost more than it takes.
+        # Whole on every device: gathering such a short vector costs more than its memory.
         policy = ParameterPolicy((None,), weight_decay=False)
         init = nn.initializers.constant(1 - self.offset)
         scale = parameter(self, "scale", init, (x.shape[-1],), policy)
@@ -183,7 +183,7 @@ class Projection(nn.Module):
             kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
             y = matmul(x, gathered(kernel, self.axes), self.remat_name)
         if self.bias:
-            # Whole along the features of the residual stream, as the scales of norms are.
+            # Whole along the features of the residual stream, like the scales of norms.
             axis = "inner" if self.axes[1] == "inner" else None
             bias_policy = ParameterPolicy((axis,), weight_decay=False, compute_dtype=self.dtype)
             y += parameter(self, "bias", nn.initializers.zeros_init(), (self.features,), bias_policy)
@@ -201,7 +201,7 @@ def projection(
     bias: bool = False,
     remat_name: str = PROJECTION,
 ) -> Projection:
-    """Return the projection `name` of the residual stream into the channels of a layer."""
+    """Return the projection `name` from the residual stream to the channels of a layer."""
     axes = ("features", "inner")
     return Projection(features, axes, dtype, scale, bias=bias, remat_name=remat_name, name=name)
 
@@ -209,18 +209,18 @@ def projection(
 def output_projection(
     features: int, name: str, dtype: jnp.dtype, scale: float = 1.0, *, bias: bool = False
 ) -> Projection:
-    """Return the projection `name` of the channels of a layer back to the residual stream."""
+    """Return the projection `name` from the channels of a layer back to the residual stream."""
     return Projection(features, ("inner", "features"), dtype, scale, bias=bias, name=name)
 
 
 class GatedMLP(nn.Module):
-    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020), or SwiGLU; optionally with biases.
+    """y = W_out(GeLU(W_gate x) * W_in x), GEGLU (Shazeer 2020), or SwiGLU; optionally with biases.
 
     Attributes:
         inner: the width of W_gate x and W_in x.
         dtype: the type of the matrix products.
         output_scale: the factor of the initial size of W_out.
-        bias: whether each of the maps has one.
+        bias: whether each of the maps has a bias.
         activation: "gelu", or "silu" for SwiGLU.
     """
 
@@ -242,22 +242,21 @@ class GatedMLP(nn.Module):
 
 
 def _near_identity(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-    """Start as the identity, with small taps into the past: a random mix would blur the tokens together."""
+    """Return the identity plus small random taps; a fully random mix would blur adjacent tokens."""
     return nn.initializers.normal(0.1)(key, shape, dtype).at[0].add(1.0)
 
 
 class ShortConvolution(nn.Module):
     """Causal depthwise convolution over `width` tokens that sees neither another sample nor padding.
 
-    y[t] = sum over k < width of w[k] * x[t - k], where x[t - k] counts as zero unless t - k is in the
-    sample of t.
+    y[t] = sum over k < width of w[k] * x[t - k], where x[t - k] is zero unless t - k is in the sample of t.
 
     Attributes:
         width: the number of taps.
         dtype: the type of the products.
         channels: the logical axis of the channels (`birdie_jax.models.axes`).
         kernel_init: the initial taps, (key, shape, dtype) -> values.
-        bias_init: the initial bias of each channel, as `kernel_init`; None: there is no bias.
+        bias_init: the initial bias of each channel, as `kernel_init`; None = no bias.
     """
 
     width: int
@@ -270,17 +269,17 @@ class ShortConvolution(nn.Module):
     def __call__(
         self, x: Activations, layout: Layout, tail: Float[Array, "rows tail features"] | None = None
     ) -> tuple[Activations, Float[Array, "rows tail features"]]:
-        """Convolve; `tail` holds the width - 1 inputs before this call (zeros where there were none).
+        """Convolve; `tail` holds the width - 1 inputs before this call (zeros if there are none).
 
         Returns:
-            The convolved sequence, and the tail for the call that continues it.
+            The convolved sequence, and the tail for the next call.
         """
         rows, length, features = x.shape
         policy = ParameterPolicy((None, None), weight_decay=True, compute_dtype=self.dtype)
         kernel = parameter(self, "kernel", self.kernel_init, (self.width, features), policy)
         x = x.astype(self.dtype)
         segments = layout.segment_ids
-        # A token that continues another call belongs to the first segment of this one.
+        # If this call continues a sample, the tail belongs to the first segment.
         continues = ~layout.forward_reset[:, :1] & (segments[:, :1] > 0)
         previous_segments = jnp.where(continues, segments[:, :1], -1)
         divided = tail is None and dividing_axes("length", length)
@@ -321,7 +320,7 @@ def _convolve(
     previous_segments: Int[Array, "rows tail"],
     kernel: Float[Array, "width features"],
 ) -> Activations:
-    """Convolve `x` after the width - 1 inputs of `tail`, all of them within their samples."""
+    """Convolve `x` after the width - 1 inputs of `tail`, within the samples."""
     width, length = kernel.shape[0], x.shape[1]
     extended = jnp.concatenate([tail, x], axis=1)
     extended_segments = jnp.concatenate([previous_segments, segments], axis=1)

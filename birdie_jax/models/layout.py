@@ -1,4 +1,4 @@
-"""The layout of a Batch, which every sequence mixer obeys: where information may flow."""
+"""The layout of a Batch: where information may flow in every sequence mixer."""
 
 from typing import NamedTuple, cast
 
@@ -16,12 +16,12 @@ class Layout(NamedTuple):
 
     Attributes:
         segment_ids: the sample of each token, 0 on padding and spacing.
-        forward_reset: whether nothing enters a token from the one on its left.
-        reverse_reset: whether nothing enters a token from the one on its right.
-        bidirectional: whether a token belongs to a context, whose tokens may attend to one another (E.1:
-            attn_mask = 1).
-        skipped: whether a token at the end of its row only fills it, so the cache after it is the one
-            before it; None = no token does. Attention without a window cannot skip.
+        forward_reset: whether no state enters a token from its left.
+        reverse_reset: whether no state enters a token from its right.
+        bidirectional: whether a token belongs to a context, where all tokens may attend to one another
+            (E.1: attn_mask = 1).
+        skipped: whether a token only fills the end of its row, so it leaves the cache unchanged; None = no
+            token. Attention without a window cannot skip.
         influence: the requested scores, which a recurrent mixer stores in the collection of
             `models.influence`; None = none.
     """
@@ -34,10 +34,10 @@ class Layout(NamedTuple):
     influence: InfluenceRequest | None = None
 
     def positions(self, open_tokens: Int[Array, " rows"] | None = None) -> TokenIds:
-        """Return the index of each token within its sample, without meaning on padding.
+        """Return the index of each token within its sample; undefined on padding.
 
-        A sample begins at a forward reset. So a slice of a layout, or one that continues an earlier call,
-        needs only `open_tokens`, the number of tokens of the open sample of each row before this call.
+        A sample begins at a forward reset. A slice of a layout, or a layout that continues an earlier call,
+        also needs `open_tokens`, the number of tokens of each row's open sample before this call.
         """
         index = jnp.arange(self.segment_ids.shape[1], dtype=jnp.int32)[None]
         if open_tokens is None:
@@ -47,16 +47,16 @@ class Layout(NamedTuple):
 
 
 def batch_layout(batch: Batch) -> Layout:
-    """Return the layout of the packed rows of a batch that is on the devices."""
+    """Return the layout of a batch of packed rows that is on the devices."""
     return packed_layout(cast(TokenIds, batch.segment_ids), cast(TokenMask, batch.bidirectional))
 
 
 def packed_layout(segment_ids: TokenIds, bidirectional: TokenMask) -> Layout:
     """Derive the two resets of packed rows (Birdie paper, section 3.1 and appendix E.1).
 
-    Forward, nothing enters the first token of a sample, or padding. In reverse, nothing enters a token
-    that is not `bidirectional`, the last token of its sample, or padding; so the last context token may
-    receive from the start token, and nothing of the target reaches the context.
+    Forward, no state enters padding or the first token of a sample. In reverse, no state enters padding,
+    the last token of a sample, or a token that is not `bidirectional`. So the last context token may
+    receive state from the start token, and the target does not reach the context.
     """
     padding = segment_ids == 0
     outside = jnp.zeros_like(segment_ids[:, :1])
@@ -71,7 +71,7 @@ def packed_layout(segment_ids: TokenIds, bidirectional: TokenMask) -> Layout:
 
 
 def causal_layout(rows: int, length: int) -> Layout:
-    """Return the layout of `length` more tokens of one sample a row: the target while it is generated."""
+    """Return the layout of `length` more tokens of one sample per row, as in generation of a target."""
     return Layout(
         segment_ids=jnp.ones((rows, length), jnp.int32),
         forward_reset=jnp.zeros((rows, length), bool),
@@ -85,7 +85,7 @@ def continued_layout(
 ) -> Layout:
     """Return the layout of rows of several lengths that continue or begin the samples of a cache.
 
-    Nothing enters the last token of a row from its right: what follows it is read by another call.
+    No state enters the last token of a row from its right, because another call reads what follows.
 
     Args:
         lengths: the number of tokens of each row, from its left; the tokens after them are skipped.
@@ -104,6 +104,6 @@ def continued_layout(
 
 
 def own_segments(layout: Layout) -> TokenIds:
-    """Return sample numbers in which every padding token is a sample of its own, so it sees itself."""
+    """Return sample numbers where every padding token is its own sample, so it sees itself."""
     index = jnp.arange(layout.segment_ids.shape[1], dtype=jnp.int32)
     return jnp.where(layout.segment_ids > 0, layout.segment_ids, -1 - index)

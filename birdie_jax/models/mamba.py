@@ -1,4 +1,4 @@
-"""Mamba's sequence mixer: a short convolution and a selective scan, gated."""
+"""Mamba's sequence mixer: a short convolution and a gated selective scan."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, Key, RowState, StateSequence
 from birdie_jax.config_sections import ModelConfig, Require
 from birdie_jax.config_types import ConvolutionTaps, RankOrDerived, Width
-from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
-from birdie_jax.models.influence import leave_influence
+from birdie_jax.models.gate_statistics import is_requested, sow_gate_statistics
+from birdie_jax.models.influence import sow_influence
 from birdie_jax.models.layers import Projection, ShortConvolution
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
@@ -34,11 +34,11 @@ from pallas_kernels.selective_scan import IMPLEMENTATIONS, MAX_GPU_STATES, selec
 FEATURES_PER_RANK = 16
 STEP_RANGE = (1e-3, 0.1)
 MIN_STEP = 1e-4
-# exp of more is too large for float32; a rate of exp(80) forgets all within any step.
+# exp of a larger number overflows float32. A rate of exp(80) forgets everything in a single step.
 MAX_A_LOG = 80.0
-# The softplus of this plus any bias is 0: such a token leaves the state as it is.
+# The softplus of this plus any bias is 0, so the token leaves the state unchanged.
 NO_STEP = -1e30
-# Of a uniform distribution within +-1 / sqrt(inputs).
+# The scale of a uniform distribution within +-1 / sqrt(inputs).
 UNIFORM_SCALE = 3**-0.5
 
 
@@ -65,7 +65,7 @@ class MambaConfig(RecurrentConfig):
         return self.conv_width
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
-        """Check that the implementation of the scan is one of `selective_scan`, and for the platform."""
+        """Check that `selective_scan` has the implementation, and that it is available for the platform."""
         asked = model.scan_implementation
         check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
         fits = asked != "pallas_gpu" or self.state_size <= MAX_GPU_STATES
@@ -86,19 +86,19 @@ def log_uniform_steps(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.f
 
 
 class Mamba(nn.Module):
-    """Mamba's block (Gu and Dao 2023, sections 3.2 and 3.4, algorithm 2), x_t the normalised input:
+    """Mamba's block (Gu and Dao 2023, sections 3.2 and 3.4, algorithm 2) for a normalised input x_t:
 
         u_t = SiLU(conv(W_in x)_t + b)           z_t = W_z x_t
         [r_t, B_t, C_t] = W_x u_t                s_t = softplus(W_s r_t + b_s)
         h_t = exp(s_t A) h_{t-1} + s_t B_t u_t   A = -exp(A_log)
         y_t = W_out((C_t . h_t + D u_t) * SiLU(z_t))
 
-    h_t has N numbers for each of E channels. B_t is multiplied with the step (Euler), not discretised with
-    the input held, as in the authors' code. Initial values are theirs too: maps uniform within
+    h_t has N numbers for each of E channels. As in the authors' code, B_t is multiplied by the step (Euler)
+    instead of discretised with a zero-order hold. Initial values are also the authors': maps uniform within
     +-1 / sqrt(inputs), W_out smaller by `output_scale`, A_log = log(1 .. N), D = 1.
 
-    Where `bidirectional`, the second half of the channels runs in reverse on the context; B and C are those
-    of both halves. Parameters and computation are those of the causal model.
+    If `bidirectional`, the second half of the channels runs in reverse on the context; both halves share B
+    and C. Parameters and computation stay the same as in the causal model.
 
     Attributes:
         features: the width D of input and output.
@@ -107,7 +107,7 @@ class Mamba(nn.Module):
         rank: the rank R of the map to the steps.
         conv_width: the taps of the convolution.
         bidirectional: whether the second half of the channels runs in reverse.
-        dtype: the type of the matrix products; steps, states and what gates them are float32.
+        dtype: the type of the matrix products; steps, states and their gates are float32.
         scan_implementation: the implementation of `selective_scan`; None = the best one for the platform.
         output_scale: the factor of the initial size of W_out.
     """  # noqa: D400, D415
@@ -145,7 +145,7 @@ class Mamba(nn.Module):
     def __call__(
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
     ) -> tuple[Activations, RecurrentCache | None]:
-        """Mix along the sequence; arguments and results are those of `GatedSSM`."""
+        """Mix along the sequence; arguments and results are as in `GatedSSM`."""
         z = self._project("output_gate", self.state, ("features", "inner"))(x)
         u = self._project("input", self.state, ("features", "inner"))(x)
         initial, tail = (None, None) if cache is None else cache
@@ -179,7 +179,7 @@ class Mamba(nn.Module):
         layout: Layout,
         initial: Float[Array, "rows N forward"] | None,
     ) -> tuple[StateSequence, RowState]:
-        """Return the gated output and the state after the last token that each channel read.
+        """Return the gated output, and each channel's state after the last token it read.
 
         Args:
             sequences: u, the steps before their bias, and z.
@@ -199,11 +199,11 @@ class Mamba(nn.Module):
         if layout.influence is not None:
             u, steps, _ = sequences
             taken = jax.nn.softplus(steps.astype(jnp.float32) + bias)
-            leave_influence(self, layout.influence, SelectiveArrays(taken, u, A, *weights), resets)
+            sow_influence(self, layout.influence, SelectiveArrays(taken, u, A, *weights), resets)
         rows = sequences[0].shape[0]
         h0 = jnp.zeros((rows, self.state_size, self.state), jnp.float32)
         if initial is not None:
-            # What comes after the last token is not known yet: the channels in reverse start from zero.
+            # The tokens after the last one are not known yet, so reverse channels start from zero.
             h0 = h0.at[..., : initial.shape[-1]].set(initial)
         y, last = sharded_recurrence(
             make_recurrence(self.scan_implementation),
@@ -212,13 +212,13 @@ class Mamba(nn.Module):
             resets,
             bidirectional=self.bidirectional,
         )
-        if is_asked_for(self):
+        if is_requested(self):
             taken = jax.nn.softplus(sequences[1].astype(jnp.float32) + bias)
-            leave_gate_statistics(self, jnp.exp(taken[..., None] * A), last, layout)
+            sow_gate_statistics(self, jnp.exp(taken[..., None] * A), last, layout)
         return y, last
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
-        """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
+        """Return the cache for `rows` new samples; its size does not depend on `length`."""
         del length
         channels = self.state // 2 if self.bidirectional else self.state
         return RecurrentCache(
@@ -228,7 +228,7 @@ class Mamba(nn.Module):
 
 
 def make_recurrence(implementation: str | None) -> Recurrence:
-    """Return the recurrence whose operands are ((u, steps, z), (A, D, bias of the steps), (B, C))."""
+    """Return the recurrence with the operands ((u, steps, z), (A, D, bias of the steps), (B, C))."""
 
     def scan(
         direction: str, inputs: RecurrenceOperands, h0: RowState | None, resets: Resets
@@ -248,7 +248,7 @@ def make_recurrence(implementation: str | None) -> Recurrence:
 
 
 def _decay_product(direction: str, inputs: RecurrenceOperands, resets: Resets) -> RowState:
-    """Return exp(A sum_t s_t) [rows, N, channels], zero where a reset is among the tokens."""
+    """Return exp(A sum_t s_t) [rows, N, channels], zero if a reset is among the tokens."""
     (_, steps, _), (A, _, bias), _ = inputs
     total = jnp.sum(jax.nn.softplus(steps.astype(jnp.float32) + bias), axis=1)
     product = jnp.exp(total[:, None] * A.T)

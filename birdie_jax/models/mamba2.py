@@ -1,4 +1,4 @@
-"""Mamba-2's sequence mixer: a state-space dual recurrence with a matrix a head, gated and normalised."""
+"""Mamba-2's sequence mixer: a gated, normalised state-space dual recurrence with one matrix per head."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, RowState, StateSequence
 from birdie_jax.config_sections import Config, ModelConfig, Require
 from birdie_jax.config_types import Heads, Width
-from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
-from birdie_jax.models.influence import leave_influence
+from birdie_jax.models.gate_statistics import is_requested, sow_gate_statistics
+from birdie_jax.models.influence import sow_influence
 from birdie_jax.models.layers import Projection, ShortConvolution
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.mamba import MAX_A_LOG, NO_STEP, UNIFORM_SCALE, log_uniform_steps
@@ -33,7 +33,8 @@ from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
 from pallas_kernels.ssd import ssd
 
 RATE_RANGE = (1.0, 16.0)
-# Of heads of 64 x 128, products within a chunk of 256 tokens would be three times those with the states.
+# With heads of 64 x 128, products within a chunk of 256 tokens would cost three times those with the
+# states.
 CHUNK = 128
 
 HeadSequence = Float[Array, "rows length heads P"]
@@ -63,7 +64,7 @@ class Mamba2Config(MatrixRecurrentConfig):
         return model.state // self.head_features
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check that heads divide the channels and groups the heads, and what the convolutions need."""
+        """Check that heads divide the channels and groups the heads, and the convolutions' spacing."""
         super().check_model(config, require)
         state, section = config.model.state, f"model.{self.section}"
         whole = state % self.head_features == 0
@@ -76,7 +77,7 @@ class Mamba2Config(MatrixRecurrentConfig):
             require(paired, f"{section}.head_features", allowed)
 
     def head_counts(self, model: ModelConfig) -> dict[str, int]:
-        """Return the numbers of heads that a mesh has to divide; a single group is whole everywhere."""
+        """Return the numbers of heads that a mesh must divide; a single group is whole on every device."""
         section = f"model.{self.section}"
         counts = {f"model.state / {section}.head_features": self.heads(model)}
         return counts if self.groups == 1 else counts | {f"{section}.groups": self.groups}
@@ -88,7 +89,7 @@ class Mamba2Config(MatrixRecurrentConfig):
 
 
 class Mamba2(nn.Module):
-    """Mamba-2's block (Dao and Gu 2024, section 7), x_t the normalised input; for each head of P channels
+    """Mamba-2's block (Dao and Gu 2024, section 7). For a normalised input x_t and each head of P channels
 
         u_t = SiLU(conv(W_in x)_t + b)     z_t = W_z x_t
         B_t = SiLU(conv(W_B x)_t + b_B)    C_t = SiLU(conv(W_C x)_t + b_C)
@@ -96,13 +97,13 @@ class Mamba2(nn.Module):
         h_t = exp(s_t A) h_{t-1} + s_t u_t B_t^T
         y_t = W_out(RMSNorm((h_t C_t + D u_t) * SiLU(z_t)))
 
-    h_t is a matrix of P x N, A, D and s_t are one number a head; the heads of a group share B and C, and
-    channels of a group are normalised together. Initial values are the authors': exp(A_log) uniform from 1
-    to 16, softplus(b_s) log-uniform from 0.001 to 0.1, D = 1, maps and convolutions uniform within
+    h_t is a matrix of P x N; A, D and s_t are one number per head. The heads of a group share B and C, and
+    the channels of a group are normalised together. Initial values are the authors': exp(A_log) uniform
+    from 1 to 16, softplus(b_s) log-uniform from 0.001 to 0.1, D = 1, maps and convolutions uniform within
     +-1 / sqrt(inputs), W_out smaller by `output_scale`.
 
-    Where `bidirectional`, the second half of the heads runs in reverse on the context; a single group's B
-    and C are those of both halves. Parameters and computation are those of the causal model.
+    If `bidirectional`, the second half of the heads runs in reverse on the context; both halves share the B
+    and C of a single group. Parameters and computation stay the same as in the causal model.
 
     Attributes:
         features: the width D of input and output.
@@ -160,7 +161,7 @@ class Mamba2(nn.Module):
     def __call__(
         self, x: Activations, layout: Layout, cache: MatrixCache | None = None
     ) -> tuple[Activations, MatrixCache | None]:
-        """Mix along the sequence; arguments and results are those of `GatedSSM`."""
+        """Mix along the sequence; arguments and results are as in `GatedSSM`."""
         # A single group is whole on every device.
         of_groups = self.groups * self.state_size, "inner" if self.groups > 1 else None
         cached, tails = (None, (None, None, None)) if cache is None else cache
@@ -191,7 +192,7 @@ class Mamba2(nn.Module):
         layout: Layout,
         tail: Float[Array, "rows tail state"] | None,
     ) -> tuple[StateSequence, Float[Array, "rows tail state"]]:
-        """Return SiLU(conv(W x) + b) of `width`, channels and their logical axis, and the new tail."""
+        """Return SiLU(conv(W x) + b) and the new tail; `width` is the channels and their logical axis."""
         channels, axis = width
         uniform = nn.initializers.uniform(2 * self.conv_width**-0.5)
 
@@ -222,7 +223,7 @@ class Mamba2(nn.Module):
         layout: Layout,
         cached: Float[Array, "rows forward P N"] | None,
     ) -> tuple[HeadSequence, Float[Array, "rows states P N"]]:
-        """Return y before its gate, and the state after the last token that each head read.
+        """Return y before its gate, and each head's state after the last token it read.
 
         Args:
             sequences: u, and the steps before their bias.
@@ -241,13 +242,13 @@ class Mamba2(nn.Module):
         if layout.influence is not None:
             u, steps = sequences
             taken = jax.nn.softplus(steps.astype(jnp.float32) + bias)
-            leave_influence(self, layout.influence, MatrixArrays(taken, u, A, *weights), resets)
+            sow_influence(self, layout.influence, MatrixArrays(taken, u, A, *weights), resets)
         if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1]):
             vectors = (vector[None, None] for vector in (A, D, bias))
             arrays = (*sequences, *weights, *vectors)
             return decode_halves(self._read_token, arrays, cached, layout.forward_reset)
         shape = (sequences[0].shape[0], self.heads, self.head_features, self.state_size)
-        # A single group is whole on every device that has some of the heads.
+        # A single group is whole on every device that holds some of the heads.
         operands = RecurrenceOperands(sequences, (A, D, bias), weights)
         if self.groups > 1:
             operands = RecurrenceOperands((*sequences, *weights), (A, D, bias), ())
@@ -258,9 +259,9 @@ class Mamba2(nn.Module):
             resets,
             bidirectional=self.bidirectional,
         )
-        if is_asked_for(self):
+        if is_requested(self):
             taken = jax.nn.softplus(sequences[1].astype(jnp.float32) + bias)
-            leave_gate_statistics(self, jnp.exp(taken * A), last, layout)
+            sow_gate_statistics(self, jnp.exp(taken * A), last, layout)
         return y, last
 
     def _read_token(
@@ -277,7 +278,7 @@ class Mamba2(nn.Module):
         )
 
     def empty_cache(self, rows: int, length: int | None = None) -> MatrixCache:
-        """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
+        """Return the cache for `rows` new samples; its size does not depend on `length`."""
         del length
         heads = self.heads // 2 if self.bidirectional else self.heads
         of_groups = self.groups * self.state_size
@@ -286,7 +287,7 @@ class Mamba2(nn.Module):
 
 
 def make_recurrence(implementation: str | None) -> Recurrence:
-    """Return the recurrence whose operands are ((u, steps, and B, C of several groups), (A, D, b_s))."""
+    """Return the recurrence with the operands ((u, steps, and B, C of several groups), (A, D, b_s))."""
 
     def scan(
         direction: str, inputs: RecurrenceOperands, h0: RowState | None, resets: Resets
@@ -307,7 +308,7 @@ def make_recurrence(implementation: str | None) -> Recurrence:
 
 
 def _decay_product(direction: str, inputs: RecurrenceOperands, resets: Resets) -> Array:
-    """Return exp(A sum_t s_t) [rows, heads, 1, 1], zero where a reset is among the tokens."""
+    """Return exp(A sum_t s_t) [rows, heads, 1, 1], zero if a reset is among the tokens."""
     A, _, bias = inputs.vectors
     total = jnp.sum(jax.nn.softplus(inputs.sequences[1].astype(jnp.float32) + bias), axis=1)
     product = jnp.exp(total * A)

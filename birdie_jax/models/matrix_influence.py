@@ -1,4 +1,4 @@
-"""The influence of each token on what Mamba-2's recurrence gives at its sample's anchor (Simba, eq. 4)."""
+"""The influence of each token on Mamba-2's output at the anchor of its sample (Simba, eq. 4)."""
 
 from typing import NamedTuple
 
@@ -14,15 +14,15 @@ from birdie_jax.models.selective_influence import anchor_of, steps_to_anchor
 class MatrixArrays(NamedTuple):
     """The arrays of h_t = exp(s_t A) h_{t-1} + s_t u_t B_t^T, y_t = h_t C_t; see `influence.ScoredArrays`.
 
-    A head's decay is one number, so what token t adds to y at the anchor T is, of each channel,
+    A head's decay is one number, so token t adds to each channel of y at the anchor T
 
         Delta y_T(t) = s_t u_t (C_T . B_t) exp(A (s_{t+1} + ... + s_T)).
 
-    That is y before D u, the gate and the norm. With the readout "state" the P x N numbers that t adds to a
-    head's state at T take the place of the product with C_T.
+    This is y before D u, the gate and the norm. With the readout "state", the P x N numbers that t adds to
+    a head's state at T replace the product with C_T.
 
     Attributes:
-        steps: s_t; in a bidirectional layer the second half of the heads runs in reverse, here and below.
+        steps: s_t; in a bidirectional layer the second half of the heads runs in reverse, in all arrays.
         u: the input.
         A: the rate of each head, negative.
         B: the weights of the input, by groups of heads.
@@ -36,7 +36,7 @@ class MatrixArrays(NamedTuple):
     C: Float[Array, "rows length groups N"]
 
     def split_channels(self, parts: int) -> list["MatrixArrays"]:
-        """Return the arrays of `parts` equal parts of the heads; they share a single group."""
+        """Return the arrays of `parts` equal parts of the heads; all parts share a single group."""
         of_heads = [jnp.split(array, parts, axis=2) for array in (self.steps, self.u)]
         of_groups = [
             [array] * parts if array.shape[2] == 1 else jnp.split(array, parts, axis=2)
@@ -75,11 +75,11 @@ def _norm(numbers: Float[Array, "rows length heads"]) -> TokenScores:
 def _state_score(
     norm: str, entry: Float[Array, "rows length heads P"], B: Float[Array, "rows length heads N"]
 ) -> TokenScores:
-    """Return the score by all numbers that a token adds to the states of its heads at the anchor."""
+    """Return the score from all numbers that a token adds to the states of the heads at the anchor."""
 
     def score_state(weights: Float[Array, "rows length heads"]) -> TokenScores:
         influence = entry * weights[..., None]
         return channel_score(norm, influence.reshape(*influence.shape[:2], -1))
 
-    # The norms of the parts of a vector have the norm of the whole as theirs.
+    # The norm of the norms of a vector's parts is the norm of the whole vector.
     return channel_score(norm, jnp.moveaxis(jax.lax.map(score_state, jnp.moveaxis(B, -1, 0)), 0, -1))

@@ -1,4 +1,4 @@
-"""What mixers with a matrix a head as their state share: limits, cache, initial rates, the affine map."""
+"""Shared parts of mixers with one matrix per head as their state: limits, cache, rates, affine map."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ HeadMatrices = Float[Array, "rows heads d_k columns"]
 
 @dataclass(frozen=True)
 class MatrixRecurrentConfig(RecurrentConfig):
-    """What the sections of these mixers have in common.
+    """The base of the sections of these mixers.
 
     Attributes:
         conv_width: the taps of the short convolutions.
@@ -36,16 +36,16 @@ class MatrixRecurrentConfig(RecurrentConfig):
         return self.conv_width
 
     def head_counts(self, model: ModelConfig) -> dict[str, int]:
-        """Return the numbers of heads that a mesh has to divide, by their fields below `config.model`."""
+        """Return the numbers of heads that a mesh must divide, by their fields below `config.model`."""
         raise NotImplementedError
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
-        """Check that the implementation of the recurrence is one for the platform."""
+        """Check that the implementation of the recurrence is available for the platform."""
         asked = model.scan_implementation
         check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
-        """Return why the recurrence cannot be divided: heads by `tensor`, tokens by `sequence`."""
+        """Return why an axis cannot divide the recurrence: `tensor` divides heads, `sequence` tokens."""
         if axis == "tensor":
             problem = must_divide(size, self.head_counts(model))
             if problem is not None:
@@ -54,12 +54,12 @@ class MatrixRecurrentConfig(RecurrentConfig):
 
 
 class MatrixCache(NamedTuple):
-    """What decoding carries from token to token, of constant size.
+    """The decoding cache, of constant size.
 
     Attributes:
         state: the float32 matrices of the heads that run forward (all of them in a causal model), after the
             last token.
-        conv_tails: for each short convolution its last conv_width - 1 inputs.
+        conv_tails: the last conv_width - 1 inputs of each short convolution.
     """
 
     state: Float[Array, "rows heads first second"]
@@ -70,19 +70,19 @@ class MatrixCache(NamedTuple):
         last: Float[Array, "rows all_heads first second"],
         conv_tails: tuple[Float[Array, "rows tail _"], ...],
     ) -> "MatrixCache":
-        """Return the cache after a call that left all heads in the state `last`."""
+        """Return the cache after a call that ends with all heads in the state `last`."""
         return MatrixCache(last[:, : self.state.shape[1]], conv_tails)
 
 
 def empty_matrix_cache(
     rows: int, state: tuple[int, int, int], tails: tuple[tuple[int, int], ...], dtype: jnp.dtype
 ) -> MatrixCache:
-    """Return the cache of `rows` new samples.
+    """Return the cache for `rows` new samples.
 
     Args:
-        rows: the number of samples, one a row.
-        state: the heads that run forward, and the sides of their matrices.
-        tails: the steps and the channels of the tail of each convolution.
+        rows: the number of samples, one per row.
+        state: the number of forward heads, and the shape of their matrices.
+        tails: the steps and channels of the tail of each convolution.
         dtype: the type of the tails.
     """
     return MatrixCache(
@@ -94,9 +94,9 @@ def empty_matrix_cache(
 def state_of_all_heads(
     cached: Float[Array, "rows forward first second"] | None, shape: tuple[int, ...]
 ) -> RowState:
-    """Return the state before the first token: that of a cache, and zero for heads that read in reverse.
+    """Return the state before the first token: the cached state, and zero for reverse heads.
 
-    What comes after the last token is not known yet: heads in reverse start from zero.
+    The tokens after the last one are not known yet, so reverse heads start from zero.
     """
     state = jnp.zeros(shape, jnp.float32)
     return state if cached is None else state.at[:, : cached.shape[1]].set(cached)
@@ -105,7 +105,7 @@ def state_of_all_heads(
 def reads_one_token(length: int) -> bool:
     """Return whether a call with a cache decodes one token on devices that each have all heads.
 
-    Then heads in reverse, which begin with their own token, need no state, and none is made for them.
+    Reverse heads begin with their own token. They then need no state, and none is created.
     """
     return length == 1 and mesh_size("tensor") == 1
 
@@ -116,12 +116,12 @@ def decode_halves(
     cached: Float[Array, "rows forward first second"],
     reset: TokenMask,
 ) -> tuple[Float[Array, "rows one heads channels"], Float[Array, "rows forward first second"]]:
-    """Return what a token reads, of heads forward and heads in reverse, and the state of the former.
+    """Return one token's outputs of forward and reverse heads, and the state of the forward heads.
 
     Args:
         read: (sequences, state or None, resets or None) -> (outputs, state).
-        sequences: arrays whose third axis is heads, or a single head for all.
-        cached: the state of the forward heads, as many as those in reverse.
+        sequences: arrays with heads, or a single head for all, on the third axis.
+        cached: the state of the forward heads, which are as many as the reverse heads.
         reset: the forward reset.
     """
     halves = [[array, array] if array.shape[2] == 1 else jnp.split(array, 2, axis=2) for array in sequences]

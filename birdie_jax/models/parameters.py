@@ -1,7 +1,7 @@
-"""Policies of parameters: their axes, weight decay, learning-rate factor and type of computation.
+"""Policies of parameters: their axes, weight decay, learning-rate factor and compute type.
 
-A layer creates its parameters by `parameter`, with a `ParameterPolicy` each. `init` and `apply` are those
-of any linen module and know plain arrays alone; `parameter_policies` collects the policies of a model.
+A layer calls `parameter` to create each parameter with a `ParameterPolicy`. `init` and `apply` work as in
+any linen module, with plain arrays; `parameter_policies` collects the policies of a model.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from birdie_jax.batch import Batch
 from birdie_jax.models import gate_statistics, influence
 
-# The one collection that `init` returns only on request, so nobody but
-# `collect_policies` ever sees what is recorded there.
+# `init` returns this collection only on request, so only `collect_policies` sees its values.
 _POLICIES = "intermediates"
 
 SCANNED_COLLECTIONS: Mapping[Any, int] = dict.fromkeys(
@@ -29,17 +28,17 @@ SCANNED_COLLECTIONS: Mapping[Any, int] = dict.fromkeys(
 
 @dataclass(frozen=True)
 class ParameterPolicy:
-    """How a parameter is divided over devices, trained, and computed with.
+    """How a parameter is divided over devices, trained and used in computation.
 
     Attributes:
-        axes: the logical axis of each dimension (`birdie_jax.models.axes`), None where it is whole on every
-            device. The leading dimension of scanned layers is not counted, and whole.
+        axes: the logical axis of each dimension (`birdie_jax.models.axes`); None if it is whole on every
+            device. The leading dimension of scanned layers is not listed, and is whole.
         weight_decay: whether the optimizer decays the parameter.
-        learning_rate_factor: the factor of its learning rate, and so of its weight decay.
-        compute_dtype: the type in which the layer reads it; the parameter itself is float32.
-        hidden_matrix: whether its last two dimensions map inputs to outputs inside the model: Muon
-            orthogonalizes them.
-        repeats_rows: whether the rows are places, so a model with another number of them can start
+        learning_rate_factor: the factor of its learning rate, and so also of its weight decay.
+        compute_dtype: the type that the layer computes with; the parameter itself is float32.
+        hidden_matrix: whether its last two dimensions map inputs to outputs inside the model; Muon
+            orthogonalizes such parameters.
+        repeats_rows: whether the rows are positions, so a model with another number of positions can start
             from it (`resize_rows`).
     """
 
@@ -53,7 +52,7 @@ class ParameterPolicy:
 
 @jax.tree_util.register_static
 class _Recorded(NamedTuple):
-    """A policy as a pytree without leaves, as which it passes through `nn.scan` and `jax.eval_shape`."""
+    """A policy as a pytree without leaves, which `nn.scan` and `jax.eval_shape` pass through."""
 
     policy: ParameterPolicy
 
@@ -65,17 +64,17 @@ def parameter(
     shape: tuple[int, ...],
     policy: ParameterPolicy,
 ) -> Float[Array, "..."]:
-    """Create a float32 parameter of a module; return it in the type of computation of its policy.
+    """Create a float32 parameter of a module, and return it in the compute type of its policy.
 
     Args:
-        module: the module that has the parameter.
+        module: the module that owns the parameter.
         name: its name within the module.
         init: (key, shape, dtype) -> initial values.
         shape: its shape.
         policy: its policy.
 
     Raises:
-        ValueError: the policy has not one axis for each dimension.
+        ValueError: the policy does not have one axis for each dimension.
     """
     if len(policy.axes) != len(shape):
         path = "/".join((*module.path, name))
@@ -89,7 +88,7 @@ def parameter(
 
 
 def parameter_policies(model: nn.Module) -> PyTree[ParameterPolicy]:
-    """Return the policy of every parameter of a language model, in the structure of its parameters.
+    """Return the policies of a language model's parameters, in the structure of the parameters.
 
     Raises:
         ValueError: a parameter was not created by `parameter`.
@@ -98,18 +97,18 @@ def parameter_policies(model: nn.Module) -> PyTree[ParameterPolicy]:
 
 
 def collect_policies(module: nn.Module, *inputs: Any) -> PyTree[ParameterPolicy]:
-    """Return the policy of every parameter of a module, in the structure of its parameters.
+    """Return the policies of a module's parameters, in the structure of the parameters.
 
     Args:
-        module: any linen module; nothing of it is computed.
-        inputs: arguments with which it can be called, or their shapes and types.
+        module: any linen module; this computes nothing.
+        inputs: example arguments of a call, or their shapes and types.
 
     Raises:
         ValueError: a parameter was not created by `parameter`.
     """
 
     def init(*inputs: Any) -> Any:
-        # The key is traced as well: devices of the mesh in force need not be there.
+        # The key is traced too, so the devices of the current mesh need not exist.
         return module.init(jax.random.key(0), *inputs, mutable=["params", _POLICIES])
 
     variables = jax.eval_shape(init, *inputs)
@@ -130,14 +129,14 @@ def collect_policies(module: nn.Module, *inputs: Any) -> PyTree[ParameterPolicy]
 
 
 def resize_rows(table: Float[Array, "..."], rows: int, axis: int = 0) -> Float[Array, "..."]:
-    """Return a table with more rows, which repeat its own, or with fewer, which are its first ones.
+    """Return the table with `rows` rows: its own rows repeated, or only the first ones.
 
-    Longer tables of learned positions are made so by Beltagy et al. 2020 (section 5): within the places
-    that both tables have, it is the same model.
+    Beltagy et al. 2020 (section 5) extend tables of learned positions this way. At the positions that both
+    tables have, the model is the same.
 
     Args:
         table: the table.
-        rows: the number of rows to have.
+        rows: the number of rows of the result.
         axis: the dimension of the rows.
     """
     times = [1] * table.ndim
@@ -146,6 +145,6 @@ def resize_rows(table: Float[Array, "..."], rows: int, axis: int = 0) -> Float[A
 
 
 def one_token_batch() -> Batch:
-    """Return the smallest batch, which initializes a model's parameters without its data."""
+    """Return the smallest batch, to initialise a model's parameters without data."""
     one = jnp.zeros((1, 1), jnp.int32)
     return Batch(one, one, one > 0, one, one, one > 0, one)

@@ -1,4 +1,4 @@
-"""Check that the implementations of a configuration compile for a platform.
+"""Checks that the implementations of a configuration compile for a platform.
 
 `pallas_kernels.linear_scan.IMPLEMENTATIONS` and `birdie_jax.models.attention.IMPLEMENTATIONS` list the
 platforms of each implementation.
@@ -16,14 +16,14 @@ from birdie_jax.models.registry import mixer_config, mixer_sections
 
 
 def check_platform(model: ModelConfig, platform: str) -> None:
-    """Check that a model can be compiled for devices of `platform`, which need not be attached.
+    """Check that a model compiles for devices of `platform`, which need not be attached.
 
     Args:
         model: the architecture.
         platform: "cpu", "gpu" or "tpu".
 
     Raises:
-        ConfigError: its mixer is configured with an implementation for other platforms.
+        ConfigError: the configured implementation of its mixer is for other platforms.
     """
 
     def require(condition: bool, field: str, allowed: str) -> None:
@@ -36,7 +36,7 @@ def check_platform(model: ModelConfig, platform: str) -> None:
 
 
 def for_platform(model: ModelConfig, platform: str) -> ModelConfig:
-    """Return `model` without implementations that are not for devices of `platform`.
+    """Return `model` without the implementations that are not available on `platform`.
 
     Parameters are the same for every implementation. A model that was trained with a kernel for TPUs uses
     the best available implementation elsewhere.
@@ -80,11 +80,11 @@ def check_implementation(
     """Check that the implementation of a field is available for `platform`.
 
     Args:
-        require: as `MixerConfig.check_platform` gets it.
+        require: the argument of `MixerConfig.check_platform`.
         field: the path of the field below `config`.
-        asked: its value; empty = the best implementation for the platform.
-        implementations: the platforms of each implementation; "attached gpu" is a GPU of this machine,
-            which a plan for other machines does not have.
+        asked: the value of the field; empty = the best implementation for the platform.
+        implementations: the platforms of each implementation. "attached gpu" is a GPU of this machine; a
+            plan for other machines has none.
         platform: the platform of the devices.
     """
     platforms = {platform}
@@ -95,7 +95,7 @@ def check_implementation(
 
 
 def _value(model: ModelConfig, field: str) -> Any:
-    """Return the value of a field of `config.model`, or of a mixer's section of it."""
+    """Return the value of a field of `config.model` or of a mixer's section."""
     sections = {kind.section: model.section(kind) for kind in mixer_sections()}
     found: Any = {one.name: getattr(model, one.name) for one in fields(model)} | sections
     first, *rest = field.split(".")[1:]

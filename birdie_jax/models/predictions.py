@@ -1,4 +1,4 @@
-"""What a model finds most probable in the places of a text that count for the loss."""
+"""A model's most probable token at each position of a text that counts for the loss."""
 
 from typing import NamedTuple, cast
 
@@ -14,13 +14,13 @@ from birdie_jax.models.loss_positions import find_loss_positions
 
 
 class Predictions(NamedTuple):
-    """The most probable token in places of rows, and how probable the right one is.
+    """The most probable token at positions of rows, and the loss of the right token.
 
     Attributes:
-        index: int32 [rows, places], the position of each place in its row.
+        index: int32 [rows, places], the positions in the row.
         tokens: int32 [rows, places], the most probable token.
-        probabilities: float32 [rows, places], its probability.
-        losses: float32 [rows, places], nats of the right token.
+        probabilities: float32 [rows, places], the probability of that token.
+        losses: float32 [rows, places], the loss of the right token in nats.
     """
 
     index: Int[Array, "rows places"]
@@ -30,12 +30,12 @@ class Predictions(NamedTuple):
 
 
 def predict_targets(model: LanguageModel, places: int, params: PyTree, batch: Batch) -> Predictions:
-    """Return what the model finds in the positions of `loss_mask`, from left to right; no dropout is drawn.
+    """Return the predictions at the positions of `loss_mask`, from left to right, without dropout.
 
     Args:
-        model: the model, of any mixer.
-        places: the number of positions of a row, at least those of its `loss_mask`; what is found in the
-            other ones, which follow, is without meaning.
+        model: the model, with any mixer.
+        places: the number of positions of a row, at least as many as its `loss_mask` has. The results for
+            any further positions follow, and are undefined.
         params: the model's parameters.
         batch: packed rows.
     """
@@ -55,5 +55,5 @@ def predict_targets(model: LanguageModel, places: int, params: PyTree, batch: Ba
         best = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32)
         return best, jnp.exp(jnp.max(log_probabilities, axis=-1)), -right
 
-    # Row by row, so logits exist for one row at a time.
+    # Process one row at a time to hold the logits of a single row.
     return Predictions(positions.index, *jax.lax.map(one_row, (hidden, labels)))

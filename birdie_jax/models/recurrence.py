@@ -1,4 +1,4 @@
-"""What every recurrent mixer shares: its limits, its cache, the scan in the directions of a layout."""
+"""Shared parts of recurrent mixers: limits, cache, and the scan in the directions of a layout."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from birdie_jax.models.axes import (
     mesh_size,
     must_divide,
 )
-from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
-from birdie_jax.models.influence import leave_influence
+from birdie_jax.models.gate_statistics import is_requested, sow_gate_statistics
+from birdie_jax.models.influence import sow_influence
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.recurrence_influence import RecurrenceArrays
@@ -52,7 +52,7 @@ class RecurrentConfig(MixerConfig):
         return 0
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check that the spacing between samples is as wide as the convolution reaches."""
+        """Check that the spacing between samples is as wide as the reach of the convolution."""
         reach = max(self.conv_taps(config.model) - 1, 0)
         allowed = f"at least model.{self.section}.conv_width - 1 = {reach}"
         require(config.batching.spacing >= reach, "batching.spacing", allowed)
@@ -63,7 +63,7 @@ class RecurrentConfig(MixerConfig):
         check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
-        """Return why the recurrence cannot be divided: channels by `tensor`, tokens by `sequence`."""
+        """Return why an axis cannot divide the recurrence: `tensor` divides channels, `sequence` tokens."""
         if axis == "tensor":
             problem = must_divide(size, {"model.state": model.state})
             if problem is None and model.bidirectional and size > 1 and size % 2:
@@ -80,7 +80,7 @@ class ScanSettings(NamedTuple):
 
     Attributes:
         bidirectional: whether the second half of the channels runs in reverse.
-        dtype: the type of decays, inputs and states where they go through memory; the carry is float32.
+        dtype: the type of decays, inputs and states in memory; the carry is float32.
         implementation: the implementation of `gated_scan`; None = the best one for the platform.
     """
 
@@ -90,7 +90,7 @@ class ScanSettings(NamedTuple):
 
 
 class RecurrentAttributes(TypedDict):
-    """The attributes that every recurrent mixer has."""
+    """The attributes of every recurrent mixer."""
 
     features: int
     state: int
@@ -101,7 +101,7 @@ class RecurrentAttributes(TypedDict):
 
 
 def recurrent_attributes(config: ModelConfig) -> RecurrentAttributes:
-    """Return the attributes that every recurrent mixer has, from the fields that all models read."""
+    """Return the attributes of every recurrent mixer, from the fields that all models use."""
     return {
         "features": config.features,
         "state": config.state,
@@ -113,12 +113,12 @@ def recurrent_attributes(config: ModelConfig) -> RecurrentAttributes:
 
 
 class RecurrentCache(NamedTuple):
-    """What decoding carries from token to token, of constant size.
+    """The decoding cache, of constant size.
 
     Attributes:
         state: the float32 state of the forward channels after the last token (all of them in a causal
             model); channels are its last axis.
-        conv_tail: the last conv_width - 1 inputs of the convolution; no time steps where there is none.
+        conv_tail: the last conv_width - 1 inputs of the convolution; empty without a convolution.
     """
 
     state: RowState
@@ -129,7 +129,7 @@ class RecurrentCache(NamedTuple):
         last: Float[Array, "rows *numbers channels"],
         conv_tail: Float[Array, "rows tail features"] | None,
     ) -> "RecurrentCache":
-        """Return the cache after a call that left all channels in the state `last`; None keeps the tail."""
+        """Return the cache after a call that ends in the state `last`; a tail of None keeps the old one."""
         tail = self.conv_tail if conv_tail is None else conv_tail
         return RecurrentCache(last[..., : self.state.shape[-1]], tail)
 
@@ -137,12 +137,12 @@ class RecurrentCache(NamedTuple):
 def empty_recurrent_cache(
     rows: int, channels: int, tail: tuple[int, int], dtype: jnp.dtype
 ) -> RecurrentCache:
-    """Return the cache of `rows` new samples.
+    """Return the cache for `rows` new samples.
 
     Args:
-        rows: the number of samples, one a row.
-        channels: the number of channels that run forward.
-        tail: the steps and the channels of the convolution's tail.
+        rows: the number of samples, one per row.
+        channels: the number of forward channels.
+        tail: the steps and channels of the convolution's tail.
         dtype: the type of the tail.
     """
     return RecurrentCache(
@@ -161,23 +161,23 @@ def recurrent_layer(
     initial: Float[Array, "rows forward"] | None,
     settings: ScanSettings,
 ) -> tuple[StateSequence, Float[Array, "rows channels"]]:
-    """Return what a recurrent layer computes between its projections, cut where `layout` has its resets.
+    """Return the result of a recurrent layer between its projections, with the resets of `layout`.
 
-    Where `bidirectional`, the second half of the channels runs in reverse (Birdie paper, section 3.1):
-    h_t = a_t * h_{t+1} + x_t, with a_t taken as zero at a reverse reset.
+    If `bidirectional`, the second half of the channels runs in reverse (Birdie paper, section 3.1): h_t =
+    a_t * h_{t+1} + x_t, with a_t set to zero at a reverse reset.
 
     Args:
         mixer: the linen module of the layer, which stores the scores that `layout` requests.
-        cell: the functions from the projections to the recurrence's inputs and the output gate.
+        cell: the functions from projections to the inputs of the recurrence and the output gate.
         operands: the projections that the cell reads.
         gate: the projection of its output gate, or None.
-        parameters: the cell's parameters, a number for each channel.
-        layout: the resets, and the tokens that are skipped: these leave the state as it is.
+        parameters: the cell's parameters, one number per channel.
+        layout: the resets, and the skipped tokens, which leave the state unchanged.
         initial: the state of the forward channels before the first token; zero if None.
         settings: the settings of the scan.
 
     Returns:
-        The gated states, and in float32 the state after the last token that each channel read.
+        The gated states, and in float32 each channel's state after the last token it read.
     """
     if layout.skipped is not None:
         skipped = layout.skipped[..., None]
@@ -190,9 +190,9 @@ def recurrent_layer(
         resets = (layout.forward_reset, layout.reverse_reset)
     if layout.influence is not None:
         arrays = _cell_recurrence(cell, operands, gate, parameters, resets)
-        leave_influence(mixer, layout.influence, arrays, resets)
+        sow_influence(mixer, layout.influence, arrays, resets)
     if settings.bidirectional and initial is not None:
-        # What comes after the last token is not known yet: the channels in reverse start from zero.
+        # The tokens after the last one are not known yet, so reverse channels start from zero.
         initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
     y, last = sharded_recurrence(
         make_recurrence(cell, settings),
@@ -201,9 +201,9 @@ def recurrent_layer(
         resets,
         bidirectional=settings.bidirectional,
     )
-    if is_asked_for(mixer):
+    if is_requested(mixer):
         arrays = _cell_recurrence(cell, operands, gate, parameters, resets)
-        leave_gate_statistics(mixer, arrays.decay, last, layout)
+        sow_gate_statistics(mixer, arrays.decay, last, layout)
     return y, last
 
 
@@ -214,7 +214,7 @@ def _cell_recurrence(
     parameters: tuple[Float[Array, " channels"], ...],
     resets: tuple[TokenMask, ...],
 ) -> RecurrenceArrays:
-    """Return the arrays that the kernels never keep; arguments are those of `recurrent_layer`."""
+    """Return the arrays that the kernels do not store; arguments are as in `recurrent_layer`."""
     parameters, operands, gate = jax.tree.map(
         lambda array: array.astype(jnp.float32), (parameters, operands, gate)
     )
@@ -229,18 +229,18 @@ def _cell_recurrence(
 class Recurrence(NamedTuple):
     """A recurrent layer that treats every row and every channel independently.
 
-    Both functions take the direction of reading, "forward", "reverse" or "both" (the second half of the
-    channels in reverse), and the resets of that direction or of each of both.
+    Both functions take the direction, "forward", "reverse" or "both" (the second half of the channels in
+    reverse), and the resets of that direction or of both.
 
     Attributes:
-        scan: (direction, inputs, h0, resets) -> (y, last). h0 is the state before the first token read,
-            [rows, channels], or None for zero; y is a sequence, and `last` the state after the last token
-            read, float32.
-        product: (direction, inputs, resets) -> the product of all decays, float32; a decay counts as zero
-            at a reset.
-        state_axes: the logical axes of a state; where there are more than two, h0 is never None.
-        apply: (product, state) -> the state after the decays: their product number by number, or where a
-            decay is a matrix, of matrices.
+        scan: (direction, inputs, h0, resets) -> (y, last). h0 is the state before the first token, [rows,
+            channels], or None for zero. y is a sequence, and `last` is the state after the last token,
+            float32.
+        product: (direction, inputs, resets) -> the product of all decays, float32; a decay is zero at a
+            reset.
+        state_axes: the logical axes of a state; with more than two, h0 is never None.
+        apply: (product, state) -> the state after the decays: an elementwise product, or a matrix product
+            if decays are matrices.
         apply_transposed: (product, cotangent) -> the cotangent of the state before the decays.
     """
 
@@ -259,23 +259,23 @@ def sharded_recurrence(
     *,
     bidirectional: bool,
 ) -> StateAndLast:
-    """Return (y, last) of `recurrence` over whole rows, divided over the devices of the mesh in force.
+    """Return (y, last) of `recurrence` over whole rows, divided over the devices of the current mesh.
 
-    Where half of the channels is read in reverse and channels are divided too, an even number of devices
-    has channels of one direction each.
+    If half of the channels runs in reverse and devices divide the channels, their number must be even: each
+    device has channels of one direction.
 
     Args:
         recurrence: the layer.
         inputs: the arrays that it reads.
-        h0: the state before the first token read; zero if None.
-        resets: the forward reset, and where `bidirectional` the reverse reset.
-        bidirectional: whether the second half of the channels is read in reverse.
+        h0: the state before the first token; zero if None.
+        resets: the forward reset, and if `bidirectional` the reverse reset.
+        bidirectional: whether the second half of the channels runs in reverse.
 
     Raises:
         ValueError: `bidirectional`, and an odd number of devices divides the channels.
     """
     rows, length, channels = jax.tree.leaves(inputs.sequences)[0].shape[:3]
-    # Keys may have fewer heads than values: a mesh divides all or none.
+    # Keys may have fewer heads than values. A mesh divides both or neither.
     divided = all(dividing_axes("inner", leaf.shape[2]) for leaf in jax.tree.leaves(inputs.sequences))
     pieces = mesh_size(TENSOR) if divided else 1
     shards = mesh_size(SEQUENCE) if dividing_axes("length", length) else 1
@@ -332,7 +332,7 @@ def sharded_recurrence(
 
 
 def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:
-    """Return the recurrence of a cell, whose operands are ((operands, gate), parameters)."""
+    """Return the recurrence of a cell, with the operands ((operands, gate), parameters)."""
 
     def scan(
         direction: str, inputs: RecurrenceOperands, h0: RowState | None, resets: Resets
@@ -354,7 +354,7 @@ def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:
 
 
 def _decay_product(cell: Cell, direction: str, inputs: RecurrenceOperands, resets: Resets) -> RowState:
-    """Return the product of the decays over the row, zero where a reset is among them."""
+    """Return the product of the decays over the row, zero if a reset is among the tokens."""
     operands, _ = inputs.sequences
     vectors, operands = jax.tree.map(lambda array: array.astype(jnp.float32), (inputs.vectors, operands))
     decay, _ = cell.recurrence_inputs(vectors, operands, None)

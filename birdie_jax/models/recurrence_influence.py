@@ -1,10 +1,10 @@
-"""The influence of each token on what a recurrence gives at its sample's anchor, with one number a channel.
+"""The influence of each token on a recurrence with one number per channel, at its sample's anchor.
 
-With g_T = o_T and g_t = a_{t+1} g_{t+1} the influence of token t is g_t x_t (see `influence`), so all
-tokens take one scan in reverse. On accelerators this is `linear_scan` and a reduction of whole arrays. On
-CPUs it is a loop over time that keeps what a token gives in cache until its channels have become a few
-numbers: decays and entries are read where the layer's own scan has them, and nothing else of their size is
-made (`python -m benchmarks.pruned_prefill`).
+With g_T = o_T and g_t = a_{t+1} g_{t+1}, the influence of token t is g_t x_t (see `influence`), so one
+reverse scan scores all tokens. Accelerators use `linear_scan` and a reduction of whole arrays. CPUs use a
+loop over time, which reduces each token's channels to a few numbers while they are in the processor's
+cache. It reads decays and entries from the arrays of the layer's own scan, and allocates no other array of
+their size (`python -m benchmarks.pruned_prefill`).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from birdie_jax.models.influence import (
 )
 from pallas_kernels.linear_scan import linear_scan
 
-# What devices divide where a score is computed: its largest channel is sought among all of them.
+# The axes that devices divide for a score. Channels stay whole, because a score needs the largest of them.
 _TOKENS = ("rows", None)
 _ARRAYS = ("rows", None, None)
 
@@ -46,8 +46,8 @@ class RecurrenceArrays:
     Attributes:
         decay: a_t; in a bidirectional layer its second half belongs to the channels that run in reverse.
         entry: x_t, in the same order of channels.
-        gate: the input of o_t, in the same order; None where the layer has no output gate.
-        readout: the function from the gate to o_t, number by number.
+        gate: the input of o_t, in the same order; None if the layer has no output gate.
+        readout: the elementwise function from the gate to o_t.
     """
 
     decay: StateSequence
@@ -82,7 +82,7 @@ class RecurrenceArrays:
         return score_rows(arrays, reset, anchors)
 
     def readout_at(self, at: slice, anchors: TokenMask) -> Float[Array, "rows some_tokens channels"]:
-        """Return o_t of the tokens `at` that are anchors, and 0 for the others."""
+        """Return o_t of the anchors among the tokens `at`, and 0 for the other tokens."""
         there = jnp.ones_like(self.entry[:, at]) if self.gate is None else self.readout(self.gate[:, at])
         return jnp.where(anchors[:, at, None], there, 0.0)
 
@@ -90,7 +90,7 @@ class RecurrenceArrays:
 def _scores_of_rows(
     norm: str, arrays: RecurrenceArrays, reset: TokenMask, anchors: TokenMask
 ) -> TokenScores:
-    """Return the scores of the rows that a device has, in the form that is fastest there."""
+    """Return the scores of a device's rows, with the form that is fastest on its platform."""
     return jax.lax.platform_dependent(
         arrays, reset, anchors, cpu=partial(scores_by_loop, norm), default=partial(scores_by_arrays, norm)
     )
@@ -99,13 +99,13 @@ def _scores_of_rows(
 def scores_by_arrays(
     norm: str, arrays: RecurrenceArrays, reset: TokenMask, anchors: TokenMask
 ) -> TokenScores:
-    """Return the score of each token by a scan in reverse and a reduction, for accelerators.
+    """Return the score of each token with a reverse scan and a reduction, for accelerators.
 
     Args:
-        norm: one of `influence.NORMS` but "entry".
+        norm: one of `influence.NORMS` except "entry".
         arrays: the arrays of the recurrence, float32.
-        reset: where nothing enters a token from the one before it.
-        anchors: the tokens that the others are scored against.
+        reset: whether no state enters a token from the previous one.
+        anchors: the anchors of the samples.
     """
     passed_on = jnp.where(reset[..., None], 0.0, arrays.decay)
     to_the_left = jnp.concatenate([passed_on[:, 1:], jnp.zeros_like(passed_on[:, :1])], axis=1)
@@ -116,7 +116,7 @@ def scores_by_arrays(
 def scores_by_loop(
     norm: str, arrays: RecurrenceArrays, reset: TokenMask, anchors: TokenMask
 ) -> TokenScores:
-    """Return the score of each token by one loop over time, for CPUs; arguments as `scores_by_arrays`."""
+    """Return the score of each token with one loop over time, for CPUs; see `scores_by_arrays`."""
 
     def of_prompts() -> TokenScores:
         return _loop(norm, arrays, reset, arrays.readout_at(slice(-1, None), anchors), None)
@@ -125,14 +125,14 @@ def scores_by_loop(
         last = jnp.zeros_like(arrays.entry[:, -1:])
         return _loop(norm, arrays, reset, last, arrays.readout_at(slice(None), anchors))
 
-    # The anchors of prompts are at the end of the row: the readout is computed of no other token.
+    # The anchors of prompts are at the end of the row, so only the last token needs a readout.
     return jax.lax.cond(jnp.any(anchors[:, :-1]), of_packed_rows, of_prompts)
 
 
 def _loop(
     norm: str, arrays: RecurrenceArrays, reset: TokenMask, last: _Step, read: StateSequence | None
 ) -> TokenScores:
-    """Return the scores; the anchors' o_t is `last` at the end of the row, or `read` wherever they are."""
+    """Return the scores; the anchors' o_t is `last` for anchors at the end of the row, else `read`."""
     rows, length, channels = arrays.entry.shape
 
     def step(count: Array, carried: tuple[_Step, Array, _Step | None]) -> tuple[_Step, Array, _Step | None]:

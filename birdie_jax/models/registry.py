@@ -1,4 +1,4 @@
-"""The models by name. The file of a mixer registers the models that it makes; nothing else lists names."""
+"""The registry of models by name. The module of each mixer registers its models."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypedDict, Unpack, runtime_checkable
@@ -11,11 +11,11 @@ from birdie_jax.models.layout import Layout
 from birdie_jax.registry import Registry
 
 Cache = PyTree[Array]
-"""What decoding carries from token to token; its shapes are the same before and after a call."""
+"""The decoding cache of a mixer. A call does not change its shapes."""
 
 
 class ModuleFields(TypedDict, total=False):
-    """What linen gives every module: its name, and where it has no parent, None for it."""
+    """The fields that linen adds to every module: its name, and `parent=None` if it has no parent."""
 
     name: str
     parent: None
@@ -33,7 +33,7 @@ class Mixer(Protocol):
 
         Args:
             config: the architecture; `config.section(...)` is the mixer's own section.
-            output_scale: the factor of the initial size of the weights that lead to the residual stream.
+            output_scale: the factor of the initial size of the weights of the output projection.
             module: `name` and `parent` of the linen module.
         """
         ...
@@ -43,14 +43,14 @@ class Mixer(Protocol):
     ) -> tuple[Activations, Cache | None]:
         """Mix the normalised inputs along the sequence, within the bounds of `layout`.
 
-        With a cache this is decoding. The call continues the samples of the cache. It returns the cache
-        after its own last token (None without a cache), or after the last token that the layout does not
-        skip. Outputs and cache are differentiable in the cache.
+        With a cache, the call continues the cached samples. It returns the cache after its last token that
+        the layout does not skip, or None without a cache. Outputs and cache are differentiable with respect
+        to the cache.
         """
         ...
 
     def empty_cache(self, rows: int, length: int | None = None) -> Cache:
-        """Return the cache from which `rows` new samples of at most `length` tokens start."""
+        """Return the cache for `rows` new samples of at most `length` tokens."""
         ...
 
 
@@ -59,12 +59,12 @@ class Architecture:
     """The registration of a model name.
 
     Attributes:
-        mixer: the class of its sequence mixer, a linen module that is a `Mixer`; None in a hybrid, whose
-            layers are blocks of other models.
+        mixer: the class of its sequence mixer, a linen module that is a `Mixer`; None for a hybrid, which
+            has blocks of other models as layers.
         config: the class of the mixer's own section of `config.model`.
         has_mlp: whether an MLP follows the mixer in a block.
-        encoder: whether it is a bidirectional encoder (`birdie_jax.models.encoder`), which fills in masked
-            tokens and generates none.
+        encoder: whether it is a bidirectional encoder (`birdie_jax.models.encoder`), which predicts masked
+            tokens and does not generate.
     """
 
     mixer: type[Mixer] | None
@@ -95,8 +95,8 @@ def register_model(
         encoder: whether the model is a bidirectional encoder, not a language model.
 
     Raises:
-        ValueError: the name is taken, or the section's name is one of another section or of a field of
-            `config.model`.
+        ValueError: the name is taken, or another section or a field of `config.model` has the section's
+            name.
     """
     others = {kind.section for kind in mixer_sections() if kind is not config}
     if config.section in others | set(ModelConfig.__dataclass_fields__):
@@ -117,7 +117,7 @@ def architecture_of(config: ModelConfig) -> Architecture:
 
 
 def mixer_type(config: ModelConfig) -> type[Mixer]:
-    """Return the class of the sequence mixer that all layers of `config.name` have.
+    """Return the class of the sequence mixer of `config.name`.
 
     Raises:
         ValueError: no mixer has registered such a model, or it is a hybrid.
@@ -137,23 +137,23 @@ def mixer_config(config: ModelConfig) -> MixerConfig:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the registered models: language models, then encoders."""
+    """Return the names of the registered models: language models, then encoders."""
     return language_model_names() + encoder_names()
 
 
 def language_model_names() -> tuple[str, ...]:
-    """Return the models that generate: the default one, then the others in alphabetical order."""
+    """Return the names of the language models: the default, then the others in alphabetical order."""
     default = ModelConfig().name
     names = [name for name, architecture in ARCHITECTURES.items() if not architecture.encoder]
     return tuple(sorted(names, key=lambda name: (name != default, name)))
 
 
 def encoder_names() -> tuple[str, ...]:
-    """Return the bidirectional encoders, in alphabetical order."""
+    """Return the names of the bidirectional encoders, in alphabetical order."""
     return tuple(sorted(name for name, architecture in ARCHITECTURES.items() if architecture.encoder))
 
 
 def mixer_sections() -> tuple[type[MixerConfig], ...]:
-    """Return the classes of all mixers' sections, in alphabetical order of the sections' names."""
+    """Return the section classes of all mixers, in alphabetical order of section names."""
     kinds = {architecture.config for architecture in ARCHITECTURES.values()}
     return tuple(sorted(kinds, key=lambda kind: kind.section))

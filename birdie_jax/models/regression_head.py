@@ -13,7 +13,7 @@ _STEPS = 1000
 
 
 class RegressionHead(TaskHead):
-    """`pooled_scores` of one output, squared error; the label is of `label_of_number`."""
+    """`pooled_scores` with one output, and squared error; labels are from `label_of_number`."""
 
     has_accuracy = False
 
@@ -31,7 +31,7 @@ class RegressionHead(TaskHead):
         labels: Int[Array, "rows samples"],
         samples: Samples,
     ) -> HeadLosses:
-        """Return squared errors; no number is simply right."""
+        """Return squared errors; `correct` is always 0."""
         del config, samples
         numbers = (labels - 1).astype(jnp.float32) / _STEPS
         losses = jnp.square(scores[..., 0] - numbers)
@@ -39,10 +39,10 @@ class RegressionHead(TaskHead):
 
 
 def label_of_number(number: float) -> int:
-    """Return the label of a number from 0 to 1e6, to a thousandth, as STS-B's are published.
+    """Return the label of a number from 0 to 1e6, with a precision of 0.001 as in STS-B.
 
     Raises:
-        ValueError: the number is not between the two.
+        ValueError: the number is outside of this range.
     """
     if not 0 <= number <= 10**6:
         raise ValueError(f"label of a regression: found {number}; allowed: a number from 0 to 1,000,000")

@@ -1,7 +1,8 @@
-"""What a block keeps for the gradient, and what is computed again: the values of `config.model.remat`.
+"""The rematerialisation policies of a block: the values of `config.model.remat`.
 
-A kept product costs the bytes of its result and saves its FLOPs; a kept recurrence saves a pass over its
-inputs. The names below mark these results where they are made.
+A policy selects the results that a block keeps for the gradient; the others are computed again. A kept
+product costs the bytes of its result and saves its FLOPs. A kept recurrence saves a pass over its inputs.
+The names below mark these results.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,29 +34,28 @@ LEVELS: Mapping[str, Callable[..., Any] | None] = MappingProxyType(
         ),
     }
 )
-"""The policy of each value of `config.model.remat`, from what keeps the most to what keeps the least.
+"""The policy of each value of `config.model.remat`, from the most kept results to the least.
 
-- none: keeps everything; nothing is computed again.
-- recurrences: keeps the matrix products and what the recurrence of a mixer gives.
+- none: keeps everything.
+- recurrences: keeps the matrix products and the outputs of recurrences.
 - dots: keeps the matrix products.
-- mixer: keeps the products of mixers; those into the inner width of an MLP are computed again.
+- mixer: keeps the products of mixers; the products into the inner width of an MLP are computed again.
 - full: keeps the input of each block.
-- offload: keeps the input of each block in the memory of the host. The results of products are not sent
-  there: they take longer on the way than to compute again (docs/launch_presets.md).
+- offload: keeps the input of each block in host memory. It does not offload products, because the transfer
+  takes longer than computing them again (docs/launch_presets.md).
 """
 
 
 CHOICES = tuple(level for level in LEVELS if level != "none")
-"""What `auto` chooses from on an accelerator, the least computed again first.
+"""The levels that `auto` tries on an accelerator, from the least recomputation to the most.
 
-To keep everything is no choice: it moves more bytes and saves no product (docs/launch_presets.md has the
-figures).
+`none` is not included: it moves more bytes and saves no product (docs/launch_presets.md has the figures).
 """
 
 
 def policy_of(remat: str) -> Callable[..., Any] | None:
-    """Return the policy of a value of `config.model.remat`; None: everything is kept.
+    """Return the policy of a value of `config.model.remat`; None keeps everything.
 
-    Where `auto` has not been resolved, as in a model that only generates, it is that of `full`.
+    If `auto` is not resolved, as in a model that only generates, the policy is that of `full`.
     """
     return LEVELS["full" if remat == AUTO else remat]

@@ -1,4 +1,4 @@
-"""The RG-LRU: the diagonal recurrence of Hawk, whose decay the input gates."""
+"""The RG-LRU: the diagonal recurrence of Hawk, with a decay that depends on the input."""
 
 import flax.linen as nn
 import jax
@@ -19,7 +19,7 @@ RADIUS = (0.9, 0.999)
 
 
 def uniform_on_ring(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-    """Parameters p with exp(-softplus(p))^2 uniform between the squares of `RADIUS` (Griffin, 2.4)."""
+    """Return p with exp(-softplus(p))^2 uniform between the squares of `RADIUS` (Griffin, section 2.4)."""
     min_square, max_square = (radius**2 for radius in RADIUS)
     softplus = -jnp.log(jax.random.uniform(key, shape, dtype, min_square, max_square)) / 2
     return jnp.log(jnp.expm1(softplus))
@@ -28,7 +28,7 @@ def uniform_on_ring(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.flo
 def _recurrence_inputs(
     parameters: tuple[Array, ...], operands: tuple[Array, ...], not_reset: Array | None
 ) -> tuple[Array, Array]:
-    """Return a_t and sqrt(1 - a_t^2) * (i_t * x_t); h_t = a_t * h_{t-1} + the latter."""
+    """Return a_t and sqrt(1 - a_t^2) * (i_t * x_t), the two coefficients of h_t."""
     (rate,) = parameters
     w_a_x, w_x_x, x = operands
     log_a = rate * sigmoid(w_a_x)
@@ -46,16 +46,16 @@ RG_LRU = Cell(
     recurrence_inputs=_recurrence_inputs,
     readout=gelu,
     transcendentals=7,
-    # r = 0 and so a = 1; x = 0.
+    # r = 0, so a = 1; x = 0.
     identity_operands=(-1e4, 0.0, 0.0),
 )
-"""The recurrence of the RG-LRU, in the place that Hawk has it, with Hawk's output gate: see `RGLRU`."""
+"""The recurrence of the RG-LRU with Hawk's output gate: see `RGLRU`."""
 
 
 class BlockDiagonal(nn.Module):
-    """Linear map with bias in which each of `heads` groups of channels reads its own group only.
+    """Linear map with bias; each of `heads` groups of channels reads only its own group.
 
-    Weights are normal with variance 1 / inputs of a group, kept in float32.
+    Weights are normal with variance 1 / inputs of a group, stored in float32.
 
     Attributes:
         heads: the number of groups, a divisor of the number of channels.
@@ -67,10 +67,10 @@ class BlockDiagonal(nn.Module):
 
     @nn.compact
     def __call__(self, x: StateSequence) -> StateSequence:
-        """Map each position on its own."""
+        """Map each position independently."""
         width = x.shape[-1] // self.heads
         init = nn.initializers.variance_scaling(1.0, "fan_in", "normal", batch_axis=(0,))
-        # Nothing of an RG-LRU is decayed (Birdie paper, appendix A.1: Hawk's official settings).
+        # An RG-LRU has no weight decay (Birdie paper, appendix A.1: Hawk's official settings).
         kernel_policy = ParameterPolicy(
             ("inner", None, None), weight_decay=False, compute_dtype=self.dtype, hidden_matrix=True
         )
@@ -78,7 +78,7 @@ class BlockDiagonal(nn.Module):
         bias_policy = ParameterPolicy(("inner",), weight_decay=False, compute_dtype=self.dtype)
         bias = parameter(self, "bias", nn.initializers.zeros_init(), (x.shape[-1],), bias_policy)
         groups = x.astype(self.dtype).reshape(*x.shape[:-1], self.heads, width)
-        # With the axes of x in their order, the einsum is up to three times as slow on a CPU.
+        # With the axes in the order of x, the einsum is up to three times as slow on a CPU.
         y = jnp.einsum("...hi,hij->h...j", groups, kernel)
         y = jnp.moveaxis(y, 0, -2).reshape(x.shape)
         return checkpoint_name(y, PROJECTION) + bias
@@ -90,17 +90,18 @@ class RGLRU(nn.Module):
         r_t = sigmoid(W_a x_t + b_a)        log a_t = -8 r_t * softplus(lambda)
         i_t = sigmoid(W_x x_t + b_x)        h_t = a_t * h_{t-1} + sqrt(1 - a_t^2) * (i_t * x_t)
 
-    Where a layout cuts the state, a_t counts as zero, and so in the root as well: the multiplier is 1. That
-    is the first token of a sample in the forward half, and in the reverse half every token of the causal
-    area, each the first that its own state sees. The last context token receives from the start token,
-    and has the usual root. The rule reads the layout alone, so a packed sample gives what it gives
-    alone, a decoded token what it gives in the whole sequence, and both directions cost the same.
+    At a reset a_t is zero, also in the root, so the multiplier is 1. In the forward half this is the first
+    token of a sample. In the reverse half it is every token of the causal area, as each of them starts a
+    new state. The last context token receives state from the start token, so it has the usual root.
+
+    The rule depends only on the layout. So a sample has the same result alone and packed, a token has the
+    same result decoded and in a whole sequence, and both directions cost the same.
 
     Attributes:
-        heads: the groups of channels of the gates' block-diagonal maps.
+        heads: the number of groups of channels in the gates' block-diagonal maps.
         bidirectional: whether the second half of the channels runs in reverse.
         dtype: the type of the gates' matrix products; the decay is computed in float32.
-        scan_dtype: the type of the recurrence where it goes through memory; the carry is float32.
+        scan_dtype: the type of the recurrence in memory; the carry is float32.
         scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
     """  # noqa: D400, D415
 
@@ -118,7 +119,7 @@ class RGLRU(nn.Module):
         initial: Float[Array, "rows forward"] | None = None,
         output_gate: StateSequence | None = None,
     ) -> tuple[StateSequence, RowState]:
-        """Return h, or GeLU(output_gate) * h, and the state after the last token that was read.
+        """Return h, or GeLU(output_gate) * h, and the state after the last token it read.
 
         Args:
             x: the inputs, as wide as the state.

@@ -21,27 +21,27 @@ from birdie_jax.models.s4d_toeplitz import toeplitz_product
 from birdie_jax.models.state_space import StateSpace, discretise
 
 _SLOW = 0.1
-"""The factor of the learning rate of A, dt and D."""
+"""The learning-rate factor of A, dt and D."""
 
 
 def choose_form(config: EncoderConfig, length: int) -> str:
     """Return the form for rows of `length` tokens, toeplitz or chunked.
 
-    It is the configured form, or else the one with fewer FLOPs. For each token and channel the product with
-    a Toeplitz matrix takes 2 L FLOPs. The chunked form takes 2 c within chunks of c and 8 N for N modes
-    between them. So the first is cheaper up to L = c + 4 N.
+    This is the configured form or, if empty, the form with fewer FLOPs. For each token and channel, the
+    product with a Toeplitz matrix takes 2 L FLOPs. The chunked form takes 2 c within chunks of c tokens,
+    and 8 N between chunks for N modes. So the Toeplitz form is cheaper up to L = c + 4 N.
     """
     limit = config.ssm_chunk + 4 * config.ssm_state
     return config.ssm_form or ("toeplitz" if length <= limit else "chunked")
 
 
 def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"]:
-    """Return A at the start; every real part is -1/2.
+    """Return the initial A; every real part is -1/2.
 
     Args:
-        initialisation: "legs": the eigenvalues of the normal part of HiPPO-LegS, A + P P^T with
-            P_n = sqrt(n + 1/2) (Gu et al. 2022, section 3.1), half of them the conjugates of the others;
-            "lin": the imaginary parts pi n; "inv": N / pi (N / (2 n + 1) - 1).
+        initialisation: "legs": the eigenvalues of the normal part of HiPPO-LegS, A + P P^T with P_n =
+            sqrt(n + 1/2) (Gu et al. 2022, section 3.1), half of them conjugates of the other half; "lin":
+            imaginary parts pi n; "inv": imaginary parts N / pi (N / (2 n + 1) - 1).
         modes: the number N of eigenvalues.
     """
     n = np.arange(modes)
@@ -58,10 +58,10 @@ def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"
 
 
 def _without_last_bits(values: Float[np.ndarray, " modes"]) -> Float[np.ndarray, " modes"]:
-    """Return values without what the LAPACK of a host makes of them: all hosts start with the same ones.
+    """Round values so all hosts start with the same ones, whatever LAPACK they use.
 
-    What goes is below 2^-40 of the largest, a thousand times the rounding of float64 and far below that of
-    float32, in which they are kept.
+    The unit is below 2^-40 of the largest value: a thousand times the rounding of float64, and far below
+    that of float32, the type of the parameters.
     """
     unit = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 40)
     return np.round(values / unit) * unit
@@ -72,22 +72,22 @@ def _log_uniform(low: float, high: float, key: Key, shape: tuple[int, ...], dtyp
 
 
 class S4D(nn.Module):
-    """A diagonal state-space layer that mixes along the sequence, the same in every channel of a head:
+    """A diagonal state-space layer that mixes along the sequence, identical for all channels of a head:
 
         h_t = A' h_{t-1} + B' u_t        y_t = Re(C h_t) + D u_t
         A' = exp(dt A)                   B' = (A' - 1) / A
 
     for N complex modes: the zero-order hold of h' = A h + u. `reverse` reads from the end of the sample:
-    h_t = A' h_{t+1} + B' u_t. The real part of A is min(A_re, -1e-4). By the paper all N modes are kept,
-    without the factor 2 for conjugates, and A, C, D and dt are those of all channels (`heads` = 1).
+    h_t = A' h_{t+1} + B' u_t. The real part of A is min(A_re, -1e-4). As in the paper, the layer has all N
+    modes without the factor 2 for conjugates, and all channels share A, C, D and dt (`heads` = 1).
 
-    State and kernel are float32. A, dt and D learn at a tenth of the learning rate and do not decay: decay
-    would pull dt to 1 and the real part of A to 0 (the published code means it so for A and dt, and does
-    not do it).
+    State and kernel are float32. A, dt and D have a tenth of the learning rate and no weight decay, which
+    would pull dt to 1 and the real part of A to 0. The published code intends this for A and dt, but does
+    not do it.
 
     Attributes:
         section: the initialisation, the modes, the heads and the form.
-        reverse: whether the sequence is read from its end.
+        reverse: whether to read the sequence from its end.
         dtype: the type of the products along the sequence.
     """  # noqa: D400, D415
 
@@ -133,7 +133,7 @@ class S4D(nn.Module):
 
 
 def state_space(parameters: Mapping[str, Float[Array, "..."]]) -> StateSpace:
-    """Return the discrete system of the parameters of a layer, by their names."""
+    """Return the discrete system of a layer's named parameters."""
     a = jax.lax.complex(jnp.minimum(parameters["A_re"], -1e-4), parameters["A_im"])
     c = jax.lax.complex(parameters["C"][..., 0], parameters["C"][..., 1])
     return discretise(a, c, parameters["D"], jnp.exp(parameters["log_step"]))
@@ -156,7 +156,7 @@ class BidirectionalS4D(nn.Module):
         B = gelu(W_b x)        U_2 = W_u2 SSM_b(B)
         y = U_1 * U_2 (product), U_1 + U_2 (sum), or U_2 with B = gelu(W_b U_1) (serial)
 
-    SSM_b reads from the end of the sample; the paper writes it as a layer between two reversals.
+    SSM_b reads from the end of the sample; the paper defines it as a layer between two reversals.
 
     Attributes:
         config: the architecture.

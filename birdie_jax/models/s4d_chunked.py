@@ -1,4 +1,4 @@
-"""S4D in chunks, with the state carried from one to the next: for long rows, linear in the length."""
+"""S4D in chunks that pass on the state, for long rows: the cost is linear in the length."""
 
 from functools import partial
 from typing import cast
@@ -20,18 +20,18 @@ def chunked_product(
     reverse: bool,
     chunk: int,
 ) -> Float[Array, "rows length heads width"]:
-    """Return what `toeplitz_product` does, by 2 c + 8 N FLOPs for each token and channel.
+    """Return the result of `toeplitz_product` with 2 c + 8 N FLOPs for each token and channel.
 
-    Within a chunk of c tokens it is a product with a Toeplitz matrix. From chunk to chunk goes the state of
-    the N modes: what leaves a chunk is A'^c times what enters it, unless there is a reset between, plus
-    what its tokens add. Only that is computed one chunk after the other, in float32.
+    Within a chunk of c tokens, this is a product with a Toeplitz matrix. Chunks pass on the state of the N
+    modes: the state that leaves a chunk is A'^c times the state that enters it, or zero if there is a
+    reset, plus the contribution of its tokens. Only this part is sequential over chunks; it is float32.
 
     Args:
         space: the system of each head.
         u: the inputs.
-        reset: whether nothing enters a token from the one before it in the direction of reading.
-        reverse: whether the sequence is read from its end.
-        chunk: the tokens of a chunk; a row that is no multiple of it is filled up.
+        reset: whether no state enters a token from the previous one in the direction of reading.
+        reverse: whether to read the sequence from its end.
+        chunk: the number of tokens of a chunk; rows are padded to a multiple of it.
     """
     rows, length, heads, width = u.shape
     chunk = min(chunk, length)
@@ -72,9 +72,9 @@ def chunked_product(
 def _open_ends(
     resets: Bool[Array, "rows chunks chunk"], *, reverse: bool
 ) -> tuple[Bool[Array, "rows chunks chunk"], Bool[Array, "rows chunks chunk"]]:
-    """Return which tokens the state that enters their chunk reaches, and which reach the end of it.
+    """Return the tokens that the state entering their chunk reaches, and the tokens that reach its exit.
 
-    The entry of a chunk that is read in reverse is its right end.
+    In reverse, a chunk's entry is its right end.
     """
     if reverse:
         resets = jnp.flip(resets, -1)
@@ -92,17 +92,19 @@ def _carried(
 ) -> Float[Array, "chunks rows heads parts width"]:
     """Return the state that enters each chunk.
 
-    Its derivative is the same loop from the other end, with the conjugate power; what that of the power is
-    made of is summed outside of it, since a loop over the chunks of one long row does little in each turn.
+    Its derivative is the same loop from the other end, with the conjugate power. The derivative of the
+    power is summed outside of the loop, because each step over the chunks of one long row is small.
 
     Args:
-        added: what the tokens of each chunk leave at its end, real parts before imaginary parts.
-        passes: whether what enters a chunk leaves it again.
-        power: A' to the power of the tokens of a chunk, in parts.
-        reverse: whether the last chunk is read first.
+        added: the contribution of each chunk's tokens to the state at its exit, real parts before imaginary
+            parts.
+        passes: whether the state passes through a chunk, which has no reset.
+        power: A'^c for chunks of c tokens, real parts before imaginary parts.
+        reverse: whether to start with the last chunk.
     """
     real, imaginary = jnp.split(power, 2, axis=-2)
-    # Re(a h) = Re a Re h - Im a Im h, Im(a h) = Re a Im h + Im a Re h: each part, and the other one.
+    # Re(a h) = Re a Re h - Im a Im h, Im(a h) = Re a Im h + Im a Re h: factors of the same and the other
+    # part.
     own = jnp.concatenate([real, real], axis=-2)
     other = jnp.concatenate([-imaginary, imaginary], axis=-2)
 
@@ -124,7 +126,7 @@ def _carried_backward(reverse: bool, residuals: tuple, g: Array) -> tuple[Array,
     entering, passes, power = residuals
     real, imaginary = jnp.split(power, 2, axis=-2)
     conjugate = jnp.concatenate([real, -imaginary], axis=-2)
-    # The cotangent of what leaves a chunk, and so of what its tokens add.
+    # The cotangent of the state that leaves a chunk, and so of its tokens' contribution.
     leaving = cast(Array, _carried(g, passes, conjugate, not reverse))
     passed = jnp.where(passes[..., None, None, None], leaving, 0)
     (h_real, h_imaginary), (g_real, g_imaginary) = (jnp.split(x, 2, axis=-2) for x in (entering, passed))

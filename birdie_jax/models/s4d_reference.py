@@ -15,7 +15,7 @@ def recurrent_product(
     *,
     reverse: bool,
 ) -> Float[Array, "rows length heads width"]:
-    """Return the result of `toeplitz_product`, computed token by token from the equations."""
+    """Return the result of `toeplitz_product`, computed one token at a time from the equations."""
     a = jnp.exp(space.log_a)[..., None]
 
     def step(h, inputs):
@@ -33,14 +33,14 @@ def recurrent_product(
 def fourier_product(
     space: StateSpace, u: Float[Array, "rows length heads width"], *, reverse: bool
 ) -> Float[Array, "rows length heads width"]:
-    """Return the convolution of whole rows by FFTs of twice their length, as published.
+    """Return the convolution of whole rows with FFTs of twice their length, as published.
 
-    It has no resets: a row is one sample.
+    There are no resets: a row is one sample.
     """
     length = u.shape[1]
     inputs = u.astype(space.d.dtype)
     kernel = jnp.fft.rfft(space.kernel_with_input(length), 2 * length, axis=1).T[None, :, :, None]
-    # The conjugate of the transform is that of the reversed kernel.
+    # The conjugate is the transform of the reversed kernel.
     kernel = jnp.conj(kernel) if reverse else kernel
     y = jnp.fft.irfft(jnp.fft.rfft(inputs, 2 * length, axis=1) * kernel, 2 * length, axis=1)
     return y[:, :length].astype(u.dtype)

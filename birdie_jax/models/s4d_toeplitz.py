@@ -1,4 +1,4 @@
-"""S4D as one product of each row with a Toeplitz matrix, cut at the resets: for short rows."""
+"""S4D as one product of each row with a Toeplitz matrix, masked at the resets: for short rows."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -17,19 +17,19 @@ def toeplitz_product(
     """Return y_t = sum over s of T[t, s] u_s, in the type of `u`.
 
     T[t, s] = K[t - s] for s <= t unless there is a reset in (s, t]; in reverse K[s - t] for s >= t unless
-    there is one in [t, s). The matrix is that of all channels of a head, so this takes 2 L FLOPs for
-    each token and channel.
+    there is one in [t, s). All channels of a head share the matrix, so this takes 2 L FLOPs for each token
+    and channel.
 
     Args:
         space: the system of each head.
         u: the inputs.
-        reset: whether nothing enters a token from the one before it in the direction of reading.
-        reverse: whether the sequence is read from its end.
+        reset: whether no state enters a token from the previous one in the direction of reading.
+        reverse: whether to read the sequence from its end.
     """
     matrix = toeplitz(space.kernel_with_input(u.shape[1]), reverse=reverse).astype(u.dtype)
     masked = jnp.where(connected(reset, reverse=reverse)[:, None], matrix, jnp.zeros((), u.dtype))
     if u.shape[2] == 1:
-        # One matrix for all channels: a plain batched product, whose layout needs no transposition.
+        # With one matrix for all channels, a plain batched product needs no transposition.
         return jnp.einsum("rts,rsc->rtc", masked[:, 0], u[:, :, 0])[:, :, None]
     return jnp.einsum("rhts,rshc->rthc", masked, u)
 
@@ -37,8 +37,8 @@ def toeplitz_product(
 def toeplitz(kernel: Float[Array, "heads length"], *, reverse: bool) -> Float[Array, "heads length length"]:
     """Return T[t, s] = kernel[t - s] for s <= t, or in reverse kernel[s - t] for s >= t, else 0.
 
-    By broadcasting and reshaping alone: with one element less in a row than what is repeated, each row
-    begins one element later. A gather, and the scatter of its derivative, are slow on accelerators.
+    This only broadcasts and reshapes: rows that are one element shorter than the repeated period each begin
+    one element later. A gather, and the scatter of its derivative, are slow on accelerators.
     """
     heads, length = kernel.shape
     zeros = jnp.zeros((heads, length), kernel.dtype)

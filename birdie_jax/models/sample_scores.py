@@ -1,4 +1,4 @@
-"""What a model with a head of fine-tuning makes of packed samples: scores, and losses of their labels."""
+"""The scores and losses of packed samples, from a model with a head for fine-tuning."""
 
 from typing import NamedTuple, cast
 
@@ -19,17 +19,17 @@ from birdie_jax.vocabulary import SEPARATOR
 
 
 def token_types(config: ModelConfig, tokens: TokenIds, layout: Layout) -> TokenIds | None:
-    """Return the number of [SEP] before each token of its sample; None where a model has no types.
+    """Return the number of [SEP] before each token in its sample; None for a model without types.
 
-    At most the last of the model's types: `[MASKED_LM] a [SEP] b [SEP]` has the type 0 up to the first
-    [SEP], and 1 behind it. No text gives a [SEP].
+    The largest value is the last of the model's types. `[MASKED_LM] a [SEP] b [SEP]` has the type 0 up to
+    the first [SEP], and 1 after it. Text never encodes to a [SEP].
     """
     if not architecture_of(config).encoder:
         return None
     is_separator = (tokens == SEPARATOR).astype(jnp.int32)
     before = jnp.cumsum(is_separator, axis=1) - is_separator
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-    # On padding a position is without meaning.
+    # Positions are undefined on padding.
     first = jnp.clip(index - layout.positions(), 0, tokens.shape[1] - 1)
     types = before - jnp.take_along_axis(before, first, axis=1)
     return jnp.clip(types, 0, config.section(EncoderConfig).token_types - 1)
@@ -39,7 +39,7 @@ class SampleLosses(NamedTuple):
     """The losses of the samples of packed rows.
 
     Attributes:
-        found: the losses, NaN in a row with more samples than there is room for.
+        found: the losses, NaN in a row with more than `max_samples` samples.
         given: bool [rows, samples], whether there is a sample.
         arm_ids: int32 [rows, samples], the arm of each sample.
     """
@@ -52,14 +52,14 @@ class SampleLosses(NamedTuple):
 def sample_losses(
     model: LanguageModel, max_samples: int, params: PyTree, batch: Batch, row_keys: RowKeys | None = None
 ) -> SampleLosses:
-    """Return the losses of labels; each label is on the first position of its sample.
+    """Return the losses of samples; each label is at the first position of its sample.
 
     Args:
         model: a model with a head.
-        max_samples: the largest number of samples of a row, of a grouped head a multiple of its group.
+        max_samples: the maximum number of samples of a row; a multiple of the group for a grouped head.
         params: the model's parameters.
         batch: packed rows whose `loss_mask` is true on the first position of each sample.
-        row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+        row_keys: the key of each row for dropout; None = no dropout.
     """
     positions = find_loss_positions(cast(TokenMask, batch.loss_mask), max_samples)
     samples = Samples(cast(TokenIds, batch.segment_ids), positions.index)
@@ -77,7 +77,7 @@ def sample_losses(
 
 
 def score_samples(model: LanguageModel, params: PyTree, batch: Batch) -> Float[Array, "rows items scores"]:
-    """Return the scores of the first sample of each row: one item, or each token of the row as one.
+    """Return the scores of the first sample of each row: one item, or one item per token of the row.
 
     Args:
         model: a model with a head.
@@ -96,6 +96,6 @@ def _scores(
     types = token_types(model.config, tokens, layout)
     x, _ = model.apply(variables, tokens, layout, row_keys=row_keys, token_types=types, method="encode")
     if row_keys is not None:
-        # The keys after those of the blocks and of the embeddings.
+        # The blocks and the embeddings use the keys before this one.
         row_keys = keys_of_layers(row_keys, model.config.layers + 2)[-1]
     return cast(Array, model.apply(variables, x, samples, row_keys, method="task_scores"))

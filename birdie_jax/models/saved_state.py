@@ -1,4 +1,4 @@
-"""The state of a model after the tokens of one sample, copied off the devices to continue later."""
+"""The state of a model after the tokens of one sample, copied to the host to resume later."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,12 +13,13 @@ from birdie_jax.models.language_model import LanguageModel
 
 
 class SavedState(NamedTuple):
-    """The state of a recurrent model after the tokens it has read; its size does not depend on them.
+    """The state of a recurrent model after the tokens it has read, of constant size.
 
     Attributes:
         cache: the model's cache for one row, numpy arrays with layers on the leading axis.
-        tokens: the number of tokens read: of the context, then perhaps the start token and a target prefix.
-        context_tokens: the number of these that belong to the context.
+        tokens: the number of tokens read: the context, and optionally the start token and a prefix of the
+            target.
+        context_tokens: the number of these tokens in the context.
         checksum: the CRC-32 of the tokens read, as little-endian int32.
     """
 
@@ -29,7 +30,7 @@ class SavedState(NamedTuple):
 
     @property
     def started(self) -> bool:
-        """Whether the start token was read: what follows continues the target, else the context."""
+        """Whether the start token was read. Then the next tokens belong to the target, not the context."""
         return self.tokens > self.context_tokens
 
 
@@ -39,7 +40,7 @@ def stack_states(states: Sequence[SavedState]) -> PyTree[np.ndarray]:
 
 
 def name_cache(cache: PyTree) -> dict[str, np.ndarray | jax.Array | jax.ShapeDtypeStruct]:
-    """Return name -> array of a cache: `state`, `conv_tail`; what has no elements is left out."""
+    """Return the arrays of a cache by name, such as `state` and `conv_tail`, without empty arrays."""
     leaves = jax.tree_util.tree_leaves_with_path(cache)
     named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
     return {name: leaf for name, leaf in named.items() if leaf.size}
@@ -51,10 +52,10 @@ def cache_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def cache_from_names(model: LanguageModel, named: Mapping[str, np.ndarray]) -> PyTree[np.ndarray]:
-    """Return the cache that `name_cache` named: the inverse of that function.
+    """Return the cache with these arrays: the inverse of `name_cache`.
 
     Raises:
-        SavedStateError: an array is missing, unknown, or of another shape or type than the model's cache.
+        SavedStateError: an array is missing or unknown, or differs in shape or type from the model's cache.
     """
     shapes = cache_shapes(model)
     wanted = name_cache(shapes)

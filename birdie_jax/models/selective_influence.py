@@ -1,7 +1,8 @@
-"""The influence of each token on what Mamba's scan gives at its sample's anchor (Simba, eq. 4).
+"""The influence of each token on the output of Mamba's scan at its sample's anchor (Simba, eq. 4).
 
-On accelerators by whole arrays, one pass for all N states. On CPUs by a loop over time that keeps what a
-token gives in cache until its channels have become a few numbers (`python -m benchmarks.pruned_prefill`).
+Accelerators use whole arrays, in one pass for all N states. CPUs use a loop over time, which reduces each
+token's channels to a few numbers while they are in the processor's cache (`python -m
+benchmarks.pruned_prefill`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +25,11 @@ from birdie_jax.models.influence import (
 )
 from pallas_kernels.linear_scan import linear_scan
 
-# That many of the N states are computed in one pass over a layer's tokens.
+# The maximum number of the N states in one pass over a layer's tokens.
 _STATES_AT_A_TIME = 16
 
-# So many tokens have their channels folded at once: XLA compiles a loop over a few into one function, and
-# that over a whole row into a call of every operation for every token.
+# The number of tokens whose channels are folded at once. XLA compiles a loop over a few tokens into one
+# function, but a loop over a whole row into a call of every operation for every token.
 _CHUNK = 64
 
 _ROWS = ("rows",)
@@ -37,12 +38,12 @@ _ROWS = ("rows",)
 class SelectiveArrays(NamedTuple):
     """The arrays of h_t[n] = exp(s_t A[n]) h_{t-1}[n] + s_t B_t[n] u_t; see `influence.ScoredArrays`.
 
-    All decays between t and the anchor T are those of one number a channel, the sum of the steps, so
+    One number per channel, the sum of the steps, determines all decays between t and the anchor T, so
 
         Delta y_T(t) = s_t u_t sum_n C_T[n] B_t[n] exp(A[n] (s_{t+1} + ... + s_T)).
 
-    That is y before D u and the gate, as in the paper. With the readout "state" the N numbers that t adds
-    to each channel's state at T take the place of their sum.
+    This is y before D u and the gate, as in the paper. With the readout "state", the N numbers that t adds
+    to each channel's state at T replace their sum.
 
     Attributes:
         steps: s_t; in a bidirectional layer the second half of the channels runs in reverse.
@@ -72,7 +73,7 @@ class SelectiveArrays(NamedTuple):
         return SelectiveArrays(steps, u, self.A, B, C)
 
     def forward_score(self, request: InfluenceRequest, reset: TokenMask, anchors: TokenMask) -> TokenScores:
-        """Return the score of each token, float32; nothing N times as wide as the input is in memory."""
+        """Return the score of each token, float32, without arrays that are N times as wide as the input."""
         steps, u, A, B, C = (array.astype(jnp.float32) for array in self)
         entry = steps * u
         if request.norm == "entry":
@@ -93,13 +94,13 @@ class SelectiveArrays(NamedTuple):
 def scores_by_arrays(
     norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors: TokenMask
 ) -> TokenScores:
-    """Return the score of each token by what its output is at the anchor, for accelerators.
+    """Return the score of each token from whole arrays, for accelerators.
 
     Args:
-        norm: one of `influence.NORMS` but "entry".
+        norm: one of `influence.NORMS` except "entry".
         arrays: the arrays of the layer, float32.
-        reset: where nothing enters a token from the one before it.
-        anchors: the tokens that the others are scored against.
+        reset: whether no state enters a token from the previous one.
+        anchors: the anchors of the samples.
     """
     steps, u, A, B, C = arrays
     elapsed = steps_to_anchor(steps, anchors)
@@ -122,7 +123,7 @@ def scores_by_arrays(
 def _loops_of_devices(
     norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors: TokenMask
 ) -> TokenScores:
-    """Return the scores; each device has whole rows: its largest channel is sought in every round."""
+    """Return the scores; each device has whole rows, because every step needs the largest channel."""
 
     def of_rows(A: Array, sequences: tuple[Array, ...], *masks: TokenMask) -> TokenScores:
         steps, u, B, C = sequences
@@ -134,7 +135,7 @@ def _loops_of_devices(
 
 
 def scores_by_loop(norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors: TokenMask) -> TokenScores:
-    """Return the score of each token by one loop over time, for CPUs; arguments as `scores_by_arrays`."""
+    """Return the score of each token with one loop over time, for CPUs; see `scores_by_arrays`."""
     rows, length, channels = arrays.u.shape
     states = arrays.A.shape[1]
     sequences = (arrays.steps, arrays.u, arrays.B, arrays.C, reset, anchors)
@@ -163,9 +164,9 @@ def scores_by_loop(norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors
 
 
 def _token_step(A: Float[Array, "channels N"]) -> Callable[[tuple, Sequence[Array]], tuple[tuple, Array]]:
-    """Return a step from a token to the one before it; it gives the influence of the token by channel.
+    """Return a step from a token to the previous one, which returns the token's influence by channel.
 
-    What is carried are s_{t+1} + ... + s_T and C_T, or 0 where the entry of a token reaches no anchor.
+    The carry is s_{t+1} + ... + s_T and C_T, or 0 if the token's entry reaches no anchor.
     """
     rates = A.T
 
@@ -176,7 +177,7 @@ def _token_step(A: Float[Array, "channels N"]) -> Callable[[tuple, Sequence[Arra
         readout = jnp.where(is_anchor[:, None], C, readout)
         weights = B * readout
         total = jnp.zeros_like(elapsed)
-        # One state after the other: the sum over an axis of them takes half as long again.
+        # One state at a time: a sum over an axis of states takes 1.5 times as long.
         for state in range(rates.shape[0]):
             total += weights[:, state : state + 1] * jnp.exp(rates[state] * elapsed)
         readout = jnp.where(resets[:, None], 0.0, readout)
@@ -192,27 +193,27 @@ def _state_score(
     A: Float[Array, "channels N"],
     weights: Float[Array, "rows length N"],
 ) -> TokenScores:
-    """Return the score by all numbers that a token adds to the state at its anchor."""
+    """Return the score from all numbers that a token adds to the state at its anchor."""
 
     def score_state(state):
         rate, weight = state
         return channel_score(norm, entry * (weight[..., None] * jnp.exp(rate * elapsed)))
 
-    # The norms of the parts of a vector have the norm of the whole as theirs.
+    # The norm of the norms of a vector's parts is the norm of the whole vector.
     return channel_score(
         norm, jnp.moveaxis(jax.lax.map(score_state, (A.T, jnp.moveaxis(weights, -1, 0))), 0, -1)
     )
 
 
 def steps_to_anchor(steps: StateSequence, anchors: TokenMask) -> StateSequence:
-    """Return s_{t+1} + ... + s_T of each channel, or head, with T the first anchor at t or after it."""
+    """Return s_{t+1} + ... + s_T of each channel, or head; T is the first anchor at or after t."""
     following = jnp.concatenate([steps[:, 1:], jnp.zeros_like(steps[:, :1])], axis=1)
-    goes_on = jnp.broadcast_to(~anchors[..., None], steps.shape).astype(steps.dtype)
-    return linear_scan(goes_on, following * goes_on, reverse=True)
+    continues = jnp.broadcast_to(~anchors[..., None], steps.shape).astype(steps.dtype)
+    return linear_scan(continues, following * continues, reverse=True)
 
 
 def anchor_of(reset: TokenMask, anchors: TokenMask) -> tuple[Int[Array, "rows length"], TokenMask]:
-    """Return the place of the first anchor at or after each token, and whether its entry gets there."""
+    """Return the position of the first anchor at or after each token, and whether its entry reaches it."""
     length = anchors.shape[1]
     place = jnp.where(anchors, jnp.arange(length, dtype=jnp.int32)[None], length)
     place = jax.lax.cummin(place, axis=1, reverse=True)

@@ -1,12 +1,13 @@
-"""Sequence parallelism: a recurrence and a short convolution over rows that several devices share.
+"""Sequence parallelism: a recurrence and a short convolution over rows that are divided over devices.
 
-The tokens of a row are divided into shards, one after the other. A recurrence is linear in the state
-that enters a shard: the state that leaves it is P * entering + H, with P the product of the shard's
-decays, numbers or matrices, and H the state that leaves it if zero enters. So each device scans its
-shard from zero, the devices exchange P and H alone, each computes from them what enters its own shard,
-and scans again from there (Martin and Cundy 2018, section 2.2, with shards in the place of steps). The
-derivative is the same the other way: the cotangent of the state that enters a shard is P, transposed,
-times that of the state that leaves it, plus what the shard itself adds.
+The tokens of a row are divided into consecutive shards. A recurrence is linear in the state that enters a
+shard: the state that leaves it is P * entering + H. P is the product of the shard's decays, numbers or
+matrices, and H is the state that leaves it if zero enters.
+
+So each device scans its shard from zero, the devices exchange only P and H, each computes the state that
+enters its own shard, and scans again from that state (Martin and Cundy 2018, section 2.2, with shards
+instead of steps). The derivative works the same way in reverse: the cotangent of the state that enters a
+shard is P, transposed, times the cotangent of the state that leaves it, plus the shard's own contribution.
 """
 
 from collections.abc import Callable
@@ -34,9 +35,9 @@ class RecurrenceOperands(NamedTuple):
     """The arrays that a recurrent layer reads.
 
     Attributes:
-        sequences: the pytree of its sequences, with a number for each token and channel.
-        vectors: the pytree of its parameters, with a number, or several, for each channel.
-        shared: the pytree of sequences that are the same for all channels; None: there are none.
+        sequences: a pytree of sequences, with one number per token and channel.
+        vectors: a pytree of parameters, with one or more numbers per channel.
+        shared: a pytree of sequences that all channels share; None = no such sequences.
     """
 
     sequences: PyTree[Float[Array, "rows length channels"]]
@@ -45,13 +46,13 @@ class RecurrenceOperands(NamedTuple):
 
 
 class LocalRecurrence(NamedTuple):
-    """A recurrence in the direction, or in both, that a device reads its channels in.
+    """A recurrence in the direction, or both directions, of a device's channels.
 
     Attributes:
         scan: (resets, inputs, h0) -> (y, last); see `birdie_jax.models.recurrence.Recurrence`.
         product: (resets, inputs) -> the product of all decays.
         apply: (product, state) -> the state after the decays.
-        apply_transposed: (product, cotangent) -> the cotangent before them.
+        apply_transposed: (product, cotangent) -> the cotangent of the state before the decays.
     """
 
     scan: Callable[[Resets, RecurrenceOperands, RowState | None], tuple[RecurrentSequence, RowState]]
@@ -63,7 +64,7 @@ class LocalRecurrence(NamedTuple):
 def entering_states(
     products: Float[Array, "shards ..."], last: ShardStates, first: RowState, apply: Apply = mul
 ) -> tuple[ShardStates, RowState]:
-    """Return the state that enters each shard, and the one that leaves the last of them.
+    """Return the state that enters each shard, and the state that leaves the last shard.
 
     Args:
         products: the product of the decays of each shard.
@@ -87,9 +88,9 @@ def _exchange_states(
     reverse: Bool[Array, "channels ..."],
     apply: Apply,
 ) -> tuple[RowState, RowState]:
-    """Return the state that enters this device's shard, and the one that leaves the row.
+    """Return the state that enters this device's shard, and the state that leaves the row.
 
-    `reverse` is true for each channel that is read from the end of the row.
+    `reverse` is true for each channel that runs in reverse.
     """
     shard = jax.lax.axis_index(SEQUENCE)
     products, lasts = jax.lax.all_gather((product, last), SEQUENCE)
@@ -111,11 +112,11 @@ def sequence_parallel(
 
     Args:
         recurrence: the recurrence on this device's channels.
-        inputs: the arrays that it reads, of this device's shard.
+        inputs: the arrays of this device's shard.
         h0: the state before the first token of the rows.
         resets: the resets of the shard, for each direction.
-        reverse: for each channel whether it is read in reverse, with axes of size 1 for those of a state
-            behind that of the channels.
+        reverse: whether each channel runs in reverse, with an axis of size 1 for each axis of a state after
+            the channels.
     """
     return _sequence_parallel_forward(recurrence, inputs, h0, resets, reverse)[0]
 
@@ -131,12 +132,12 @@ def _sequence_parallel_forward(recurrence, inputs, h0, resets, reverse):
 def _sequence_parallel_backward(recurrence, residuals, cotangents):
     pull_back, product, zero, reverse = residuals
     dy, dlast = cotangents
-    # Every shard returns the same result, and is given a share of its cotangent.
+    # Every shard returns the same result, and receives a share of its cotangent.
     dlast = jax.lax.psum(dlast, SEQUENCE)
     _, own = pull_back((dy, zero))
     dleaving, dh0 = _exchange_states(product, own, dlast, ~reverse, recurrence.apply_transposed)
     dinputs, _ = pull_back((dy, dleaving))
-    # The cotangents of an argument that every shard reads are added up.
+    # The cotangents of an argument that all shards read are summed.
     dh0 = jnp.where(jax.lax.axis_index(SEQUENCE) == 0, dh0, 0.0)
     return dinputs, dh0, None, None
 
@@ -152,13 +153,13 @@ def sharded_convolution(
     *,
     channels: str | None,
 ) -> Float[Array, "rows length features"]:
-    """Return a causal convolution of rows whose tokens are divided over the devices along `sequence`.
+    """Return a causal convolution of rows with tokens divided over the devices along `sequence`.
 
-    Each device receives from the one on its left the width - 1 tokens before its own.
+    Each device receives the last width - 1 tokens of the device on its left.
 
     Args:
-        convolve: (x, segments, previous x, previous segments, kernel) -> y, where the previous ones are the
-            width - 1 tokens before. Those before the first token of a row have segment 0.
+        convolve: (x, segments, previous x, previous segments, kernel) -> y, with the width - 1 previous
+            tokens. Tokens before the start of a row have segment 0.
         x: the sequence.
         kernel: the taps.
         segments: the sample of each token, 0 on padding.

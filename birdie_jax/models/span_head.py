@@ -1,4 +1,4 @@
-"""The head of a task whose answer is a span of the sample: two scores a token, as begin and as end."""
+"""The head of a task with a span of the sample as its answer: scores of each token as begin and as end."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ from birdie_jax.models.task_head import HeadLosses, Samples, TaskHead, register_
 
 SPANS = "spans"
 MAX_SPAN_POSITIONS = 2**15
-"""The largest number of positions of a sample whose spans have labels."""
+"""The maximum number of positions of a sample with labels for its spans."""
 
 
 class SpanHead(TaskHead):
-    """S = W x + b, two outputs; the mean of two cross-entropies over the tokens of a sample.
+    """S = W x + b with two outputs, and the mean of two cross-entropies over the tokens of a sample.
 
-    As Devlin et al. 2019 (section 4.2) have it for SQuAD: begin and end are chosen independently. Without
-    an answer both are the first token (section 4.3). The label is of `label_of_span`.
+    As in Devlin et al. 2019 (section 4.2) for SQuAD, begin and end are independent choices. Without an
+    answer both are the first token (section 4.3). Labels are from `label_of_span`.
     """
 
     per_token = True
@@ -27,7 +27,7 @@ class SpanHead(TaskHead):
     def __call__(
         self, x: Activations, samples: Samples, row_keys: RowKeys | None = None
     ) -> Float32[Array, "rows length 2"]:
-        """Return two scores of each token; nothing is dropped."""
+        """Return two scores for each token; there is no dropout."""
         del samples, row_keys
         return self._dense(2, self.config.head_name, nn.initializers.lecun_normal())(x)
 
@@ -38,7 +38,7 @@ class SpanHead(TaskHead):
         labels: Int[Array, "rows samples"],
         samples: Samples,
     ) -> HeadLosses:
-        """Return the mean of the two cross-entropies, and where both places are right."""
+        """Return the mean of the two cross-entropies, and whether both positions are right."""
         del config
         own, span = samples.tokens(), labels - 1
         places = jnp.maximum(span // MAX_SPAN_POSITIONS, 0), jnp.maximum(span % MAX_SPAN_POSITIONS, 0)
@@ -54,7 +54,7 @@ def _place_losses(
     places: Int[Array, "rows samples"],
     own: Bool[Array, "rows samples length"],
 ) -> HeadLosses:
-    """Return the cross-entropy of a place among the tokens of its sample, and where it is the best."""
+    """Return the cross-entropy of a position among its sample's tokens, and whether it is the best."""
     among = jnp.where(own, scores[:, None, :], -jnp.inf)
     right = jnp.take_along_axis(scores, jnp.minimum(places, scores.shape[1] - 1), axis=1)
     correct = jnp.argmax(among, axis=-1) == places
@@ -62,10 +62,10 @@ def _place_losses(
 
 
 def label_of_span(begin: int, end: int) -> int:
-    """Return the label of the span from `begin` to `end`, ends included, counted within the sample.
+    """Return the label of the span from `begin` to `end`, inclusive, counted from the start of the sample.
 
     Raises:
-        ValueError: there can be no such span.
+        ValueError: the span is not valid.
     """
     if not 0 <= begin <= end < MAX_SPAN_POSITIONS:
         raise ValueError(

@@ -1,9 +1,9 @@
-"""Splash attention, JAX's kernel for TPUs, with the mask of packed samples, each with its own context.
+"""Splash attention, JAX's kernel for TPUs, with a mask for packed samples and their contexts.
 
-The kernel computes its mask from an index for each query, and skips no block but those that a static mask
-rules out. Within a sample a query sees all keys up to some last one: itself, or for a context token the
-end of the context. So those last keys, made from the layout, replace the kernel's own indices,
-samples are kept apart by its segment numbers, and no mask is ever written to memory.
+The kernel computes its mask from an index for each query, and skips only blocks that a static mask
+excludes. Within a sample a query sees all keys up to a last one: itself, or for a context token the end of
+the context. So these last keys, computed from the layout, replace the kernel's own indices. The kernel's
+segment numbers separate samples. No mask is written to memory.
 """
 
 from typing import Any, cast
@@ -22,7 +22,7 @@ BLOCK_SIZES = (512, 256, 128)
 
 
 def fits(length: int) -> bool:
-    """Return whether the kernel can read sequences of `length` tokens."""
+    """Return whether the kernel supports sequences of `length` tokens."""
     return length % BLOCK_SIZES[-1] == 0
 
 
@@ -39,17 +39,17 @@ def packed_splash_attention(
     """Return attention under `birdie_jax.models.attention.packed_mask`, on the devices of the mesh.
 
     Args:
-        query: each of `heads / kv_heads` neighbouring heads shares a key and a value.
-        key: not yet scaled.
+        query: the queries; `heads / kv_heads` adjacent heads share a key and a value.
+        key: the keys, not yet scaled.
         value: the values.
         layout: the samples and their contexts.
         bidirectional: whether the context attends to the whole context.
-        window: the number of tokens that a token sees, itself and those before it; 0 = the whole sample.
+        window: the number of tokens that a token sees, itself included, to its left; 0 = the whole sample.
         interpret: whether to run in the interpreter, on any platform.
 
     Raises:
-        ValueError: the length is no multiple of 128, or there is a window where the context is read in both
-            directions: the kernel has one bound for each query.
+        ValueError: the length is not a multiple of 128, or `bidirectional` has a window: the kernel
+            supports one bound per query.
     """
     length, _, width = query.shape[1:]
     if not fits(length):
@@ -59,7 +59,7 @@ def packed_splash_attention(
 
     def attend_row(projected, segments, last):
         query, key, value = projected
-        # Of the heads that this device has.
+        # A kernel for the heads of this device.
         one = _make_kernel(length, query.shape[1], bidirectional, window, interpret)
         if bidirectional:
             one = _with_last_keys(one, last - _offset(length))
@@ -79,11 +79,11 @@ def packed_splash_attention(
 
 
 def last_visible(layout: Layout) -> TokenIds:
-    """Return the last token that each may attend to: the end of its context, or itself."""
+    """Return the last token that each token may attend to: the end of its context, or itself."""
     length = layout.segment_ids.shape[1]
     index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), layout.segment_ids.shape)
     context = layout.bidirectional & (layout.segment_ids > 0)
-    # Sample numbers of the context, so a change of either ends a run.
+    # Sample numbers within contexts, so a run ends with the context or the sample.
     runs = jnp.where(context, layout.segment_ids, 0)
     ends = runs != jnp.concatenate([runs[:, 1:], jnp.zeros_like(runs[:, :1])], axis=1)
     end = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)
@@ -91,7 +91,7 @@ def last_visible(layout: Layout) -> TokenIds:
 
 
 def _offset(length: int) -> int:
-    """Return an offset of the causal mask that rules out one key alone, so no block is skipped."""
+    """Return a causal mask offset that excludes a single key, so the kernel skips no block."""
     return length - 2
 
 
@@ -101,7 +101,7 @@ def _make_kernel(
     size = next(size for size in BLOCK_SIZES if length % size == 0)
     offset = _offset(length) if bidirectional else 0
     if window:
-        # Blocks that no window reaches are skipped.
+        # The kernel skips blocks that no window reaches.
         mask = splash_attention.LocalMask((length, length), (window - 1, 0), offset=0)
     else:
         mask = splash_attention.CausalMask((length, length), offset=offset)

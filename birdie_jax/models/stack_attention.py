@@ -1,4 +1,4 @@
-"""The cell STACK/attention of "Pretraining Without Attention": BERT with its norms before the layers."""
+"""The cell STACK/attention of "Pretraining Without Attention": BERT with norms before the layers."""
 
 from typing import ClassVar
 
@@ -12,13 +12,13 @@ from birdie_jax.models.registry import register_model
 
 
 class StackAttention(EncoderMixer):
-    """`SelfAttention`; an MLP follows. It is the BERT of Izsak et al. 2021, the paper's comparison."""
+    """`SelfAttention`; an MLP follows. This is the BERT of Izsak et al. 2021, the paper's baseline."""
 
     attends: ClassVar[bool] = True
 
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:
-        """Return what the block adds to the residual stream."""
+        """Return the update of the residual stream."""
         return SelfAttention(self.config, name="attention")(x, layout)
 
 

@@ -1,4 +1,4 @@
-"""The cell STACK/SSM of "Pretraining Without Attention": state-space layers in attention's place."""
+"""The cell STACK/SSM of "Pretraining Without Attention": state-space layers instead of attention."""
 
 from typing import ClassVar
 
@@ -12,17 +12,17 @@ from birdie_jax.models.s4d import BidirectionalS4D
 
 
 class StackSSM(EncoderMixer):
-    """y = U_1 + U_2 of `BidirectionalS4D`: 4 D^2 weights, as attention has; an MLP follows.
+    """y = U_1 + U_2 of `BidirectionalS4D`: 4 D^2 weights, as in attention; an MLP follows.
 
-    The paper gives no equations of it, and no code of it is published. The sum is what BiGS has without its
-    gates; `combination` serial is the other reading of its "two sequential blocks".
+    The paper has no equations for it, and there is no published code. The sum is BiGS without its gates.
+    `combination` serial is the other reading of the paper's "two sequential blocks".
     """
 
     combination: ClassVar[str] = "sum"
 
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:
-        """Return what the block adds to the residual stream."""
+        """Return the update of the residual stream."""
         combination = self.config.section(EncoderConfig).combination or self.combination
         return BidirectionalS4D(self.config, combination, name="routing")(x, layout)
 

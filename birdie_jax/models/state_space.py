@@ -7,11 +7,11 @@ from jaxtyping import Array, Complex, Float
 
 
 class StateSpace(NamedTuple):
-    """h_t = A' h_{t-1} + u_t, y_t = Re(C' h_t) + D u_t, with a system for each head.
+    """h_t = A' h_{t-1} + u_t, y_t = Re(C' h_t) + D u_t, with one system per head.
 
     Attributes:
-        log_a: dt A, the logarithm of A': so A'^l is exp(l dt A), and no product of rounded ones.
-        c: C' = C B', what the modes count in the output.
+        log_a: dt A, the logarithm of A'. So A'^l is exp(l dt A), without a product of rounded numbers.
+        c: C' = C B', the weights of the modes in the output.
         d: D, the factor of the input.
     """
 
@@ -26,13 +26,13 @@ class StateSpace(NamedTuple):
     def kernel(self, length: int) -> Float[Array, "heads length"]:
         """Return K_l = Re sum_n C'_n A'_n^l for l < length, without D.
 
-        It depends on the length by how far it goes alone: the kernel of 4,096 begins with that of 128.
+        Shorter kernels are prefixes of longer ones.
         """
         powers = self.powers(jnp.arange(length, dtype=self.d.dtype))
         return jnp.sum((self.c[..., None] * powers).real, axis=1)
 
     def kernel_with_input(self, length: int) -> Float[Array, "heads length"]:
-        """Return the kernel with D added to K_0, so one product gives y."""
+        """Return the kernel with D added to K_0, so one product computes y."""
         return self.kernel(length).at[:, 0].add(self.d)
 
 
@@ -42,7 +42,7 @@ def discretise(
     d: Float[Array, " heads"],
     step: Float[Array, " heads"],
 ) -> StateSpace:
-    """Return the system h' = A h + u, y = Re(C h) + D u with its input held over steps of dt.
+    """Discretise h' = A h + u, y = Re(C h) + D u with a zero-order hold and steps of dt.
 
     A' = exp(dt A), B' = (A' - 1) / A.
     """

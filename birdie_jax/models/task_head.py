@@ -1,8 +1,8 @@
-"""The head of fine-tuning: maps the activations of a sample to the scores of the sample's label.
+"""Heads for fine-tuning, which map the activations of a sample to scores for its label.
 
-A kind of head is one file with a subclass of `TaskHead` and `register_head`, and a line in `__init__.py`.
-For every kind a label is one positive integer for each sample. So it passes through packing like the labels
-of masked LM, at the first position of its sample.
+To add a kind of head, write a module with a subclass of `TaskHead` and a call of `register_head`, and
+import it in `__init__.py`. For every kind, a label is one positive integer per sample. It passes through
+packing like the labels of masked LM, at the first position of its sample.
 """
 
 import abc
@@ -19,7 +19,7 @@ from birdie_jax.models.layers import dropout
 from birdie_jax.registry import Registry
 
 HEADS: Registry[type["TaskHead"]] = Registry("model.head")
-"""The kinds of heads by their names, the values of `config.model.head`."""
+"""The kinds of heads by name: the values of `config.model.head`."""
 
 register_head = HEADS.register
 
@@ -28,7 +28,7 @@ TASK_HEAD = "task_head"
 """The name of the parameters of a model's head."""
 
 POOLER = "pooler"
-"""The name of the layer before a head's last map; the last map has another name."""
+"""The name of the layer before a head's last map. The last map has another name."""
 
 
 class Head(NamedTuple):
@@ -39,7 +39,8 @@ class Head(NamedTuple):
         name: the name under which the last map's parameters are saved. A run on the same task reuses them;
             a run on another task creates its own. Any name but `POOLER`.
         outputs: the number of classes, or of choices; 1 for others.
-        classes: the names of the classes in the order of their scores; empty = no classes, or unknown ones.
+        classes: the names of the classes in the order of their scores; empty = no classes, or unknown
+            names.
     """
 
     kind: str
@@ -49,16 +50,16 @@ class Head(NamedTuple):
 
     @property
     def form(self) -> tuple[str, str, int]:
-        """All but the names of the classes: what `config.model` says of the head."""
+        """The fields of the head that `config.model` has: all except the names of the classes."""
         return self.kind, self.name, self.outputs
 
     def has_other_classes(self, other: "Head") -> bool:
-        """Return whether both have named classes, and not the same ones in the same order."""
+        """Return whether both heads have named classes that differ, or differ in order."""
         return bool(self.classes and other.classes) and self.classes != other.classes
 
 
 class Samples(NamedTuple):
-    """Where the samples of packed rows are.
+    """The locations of samples in packed rows.
 
     Attributes:
         segment_ids: int32 [rows, length], the sample of each token.
@@ -75,12 +76,12 @@ class Samples(NamedTuple):
 
 
 class HeadLosses(NamedTuple):
-    """What a head's scores cost.
+    """The losses and accuracy of a head's scores.
 
     Attributes:
-        losses: float32 [rows, samples], whose mean over samples is minimised.
-        correct: float32 [rows, samples], 1 where the best score is the label's; of several samples that
-            share a label, each has it.
+        losses: float32 [rows, samples]; training minimises the mean over samples.
+        correct: float32 [rows, samples], 1 if the label has the best score; samples that share a label all
+            have its value.
     """
 
     losses: Float32[Array, "rows samples"]
@@ -88,13 +89,13 @@ class HeadLosses(NamedTuple):
 
 
 class TaskHead(nn.Module):
-    """The base class of heads; `pooled_scores` is what those share that score a sample as a whole.
+    """The base class of heads; heads that score whole samples use `pooled_scores`.
 
     Attributes:
         config: the architecture, with the head's kind, name, outputs and dropout.
-        has_accuracy: whether a score is right or wrong, and not near or far.
-        per_token: whether each token of a sample has scores of its own.
-        grouped: whether a label is of `outputs` samples that follow one another.
+        has_accuracy: whether a score is right or wrong, instead of near or far.
+        per_token: whether each token of a sample has its own scores.
+        grouped: whether `outputs` adjacent samples share a label.
     """
 
     config: ModelConfig
@@ -107,12 +108,12 @@ class TaskHead(nn.Module):
     def __call__(
         self, x: Activations, samples: Samples, row_keys: RowKeys | None = None
     ) -> Float[Array, "..."]:
-        """Return float32 scores: [rows, samples, scores], or [rows, length, scores] where `per_token`.
+        """Return float32 scores: [rows, samples, scores], or [rows, length, scores] if `per_token`.
 
         Args:
-            x: the output of the last block, normalised where the model does so.
-            samples: where the samples are.
-            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+            x: the output of the last block, normalised if the model ends with a norm.
+            samples: the locations of the samples.
+            row_keys: the key of each row for dropout; None = no dropout.
         """
 
     @staticmethod
@@ -127,17 +128,17 @@ class TaskHead(nn.Module):
 
         Args:
             config: the architecture.
-            scores: what `__call__` returned.
-            labels: the labels; where there is no sample, the results are without meaning.
-            samples: where the samples are.
+            scores: the scores from `__call__`.
+            labels: the labels; results without a sample are undefined.
+            samples: the locations of the samples.
         """
 
     def pooled_scores(
         self, x: Activations, samples: Samples, row_keys: RowKeys | None, outputs: int
     ) -> Float32[Array, "rows samples outputs"]:
-        """Return W dropout(tanh(W_p mean(x) + b_p)) + b, the mean over all tokens of a sample.
+        """Return W dropout(tanh(W_p mean(x) + b_p)) + b, with the mean over all tokens of a sample.
 
-        It is the pooler and the classifier of the published code of BiGS. Padding is in no sample.
+        This is the pooler and the classifier of the published code of BiGS. No sample contains padding.
         """
         config = self.config
         own = samples.tokens().astype(jnp.float32)
@@ -148,12 +149,12 @@ class TaskHead(nn.Module):
         return self._dense(outputs, config.head_name, nn.initializers.lecun_normal())(pooled)
 
     def _dense(self, outputs: int, name: str, init: Any) -> Dense:
-        # A few vectors a sample: float32 costs nothing, and scores are compared.
+        # There are only a few vectors per sample, so float32 is cheap, and it keeps scores comparable.
         return Dense(
             *(outputs, ("features", None), jnp.dtype(jnp.float32), init), hidden=name == POOLER, name=name
         )
 
 
 def head_type(config: ModelConfig) -> type[TaskHead]:
-    """Return the class of the head of a model that has one."""
+    """Return the class of the head of a model with a head."""
     return HEADS[config.head]

@@ -1,4 +1,4 @@
-"""Cross-entropy and greedy accuracy on the targets, without ever holding all of many logits."""
+"""Cross-entropy and greedy accuracy on the targets, without all logits in memory at once."""
 
 from math import prod
 
@@ -10,7 +10,7 @@ from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.models.axes import constrained, dividing_axes, gathered, mesh_platform, mesh_size
 from birdie_jax.models.language_model import token_scores
 
-# On a CPU, logits of so many bytes are held rather than computed twice.
+# On a CPU, logits of up to this many bytes stay in memory instead of being computed twice.
 HELD_LOGITS_BYTES = 64 << 20
 
 
@@ -24,19 +24,19 @@ def token_losses(
     bias: Float[Array, " vocab"] | None = None,
     soft_cap: float = 0.0,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
-    """Return cross-entropy in nats (0 off the mask), and whether the greedy choice is the label.
+    """Return cross-entropy in nats (0 outside of the mask), and whether the greedy choice is the label.
 
-    `table`, `bias` and `soft_cap` are those of the head (`token_scores`).
+    `table`, `bias` and `soft_cap` are the head's (`token_scores`).
 
-    Logits exist for `chunk` sequence positions at a time (of each device, where the length is divided), in
-    float32, and are computed again in the backward pass, so memory is rows * chunk * vocab * 4 bytes
-    whatever the length. On a CPU all of them are held where they take at most `HELD_LOGITS_BYTES`.
+    Float32 logits exist for `chunk` positions of the sequence at a time (per device, if the length is
+    divided), and are computed again in the backward pass. So memory is rows * chunk * vocab * 4 bytes for
+    any length. On a CPU all logits stay in memory if they take at most `HELD_LOGITS_BYTES`.
 
     Raises:
         ValueError: `chunk` does not divide the length, or a device's part of it.
     """
     rows, length, _ = hidden.shape
-    # Positions that are divided over devices stay so: a chunk takes some of each device.
+    # If positions are divided over devices, a chunk takes some positions of each device.
     shards = tuple(map(mesh_size, dividing_axes("length", length)))
     own_length = length // prod(shards)
     chunk = min(chunk, own_length)
@@ -51,7 +51,7 @@ def token_losses(
         divided = x.reshape(rows, *shards, own_length // chunk, chunk, *x.shape[2:])
         return jnp.moveaxis(divided, in_front, 0)
 
-    # Cast and gathered once here; inside the loop it would be done for every chunk.
+    # Cast and gather once here instead of for every chunk in the loop.
     table = _gradient_summed_whole(gathered(table.astype(hidden.dtype), ("vocab", "features")))
 
     @jax.checkpoint
@@ -78,15 +78,15 @@ def _held_losses(
     bias: Float[Array, " vocab"] | None,
     soft_cap: float,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
-    """Return cross-entropy and whether the greedy choice is the label, as XLA's CPU compiler does well."""
+    """Return the same as `token_losses`, in a form that is fast with XLA's CPU compiler."""
     table = gathered(table.astype(hidden.dtype), ("vocab", "features"))
     labels = targets.reshape(-1, 1)
-    # One axis of positions: of two, the table's gradient takes 1.6 times as long.
+    # One axis of positions. With two axes, the table's gradient takes 1.6 times as long.
     logits = token_scores(hidden.reshape(-1, hidden.shape[-1]), table, bias, soft_cap)
     label_logits = jnp.take_along_axis(logits, labels, axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - label_logits[:, 0]
-    # The label is the greedy choice where it is above every other score, or the first of equal ones. XLA
-    # computes that four times as fast as argmax, a reduction of pairs.
+    # The label is the greedy choice if its score is above all others, or the first of equal ones. XLA
+    # computes this four times as fast as argmax, a reduction of pairs.
     numbers = jnp.arange(table.shape[0])
     correct = jnp.all((logits < label_logits) | ((logits == label_logits) & (numbers >= labels)), axis=-1)
     return loss.reshape(targets.shape), correct.reshape(targets.shape)
@@ -94,9 +94,9 @@ def _held_losses(
 
 @jax.custom_vjp
 def _gradient_summed_whole(table: Float[Array, "vocab features"]) -> Float[Array, "vocab features"]:
-    """Return `table`; what the chunks add to its gradient is summed by each device before they exchange it.
+    """Return `table`; each device sums its gradient over the chunks before the devices exchange it.
 
-    Were the sum divided over `fsdp` like the parameter, every chunk would have to be taken apart.
+    If the sum were divided over `fsdp` like the parameter, devices would have to scatter every chunk.
     """
     return table
 

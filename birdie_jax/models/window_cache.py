@@ -1,4 +1,4 @@
-"""What attention with a sliding window carries while it decodes: a ring of the window's size."""
+"""The decoding cache of attention with a sliding window: a ring buffer of the window's size."""
 
 from typing import NamedTuple
 
@@ -13,15 +13,15 @@ from birdie_jax.models.layout import Layout
 
 
 class WindowCache(NamedTuple):
-    """The last tokens of the open sample of each row; its size does not depend on how many there were.
+    """The last tokens of the open sample of each row, of constant size.
 
-    The token at position p of its sample is in slot p modulo the window. So the number of tokens
-    determines which position each slot holds, and which slots the sample has not reached.
+    The token at position p of its sample is in slot p modulo the window. So the number of tokens determines
+    the position of each slot, and which slots are still empty.
 
     Attributes:
-        keys: the keys of the tokens, already turned to their positions.
+        keys: the keys of the tokens, already rotated by their positions.
         values: the values of the tokens.
-        tokens: the number of tokens of the open sample of each row; 0 where none is open.
+        tokens: the number of tokens of the open sample of each row; 0 if no sample is open.
     """
 
     keys: Float[Array, "rows window kv_heads width"]
@@ -30,12 +30,12 @@ class WindowCache(NamedTuple):
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int, int], dtype: DTypeLike) -> "WindowCache":
-        """Return a cache of no tokens, of `shape` [rows, window, kv_heads, width]."""
+        """Return an empty cache of `shape` [rows, window, kv_heads, width]."""
         return cls(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros(shape[:1], jnp.int32))
 
     @property
     def positions(self) -> Int[Array, "rows window"]:
-        """The position within the open sample of what each slot holds; negative where it holds nothing."""
+        """The position of each slot's token within the open sample; negative for empty slots."""
         window = self.keys.shape[1]
         last = self.tokens[:, None] - 1
         return last - (last - jnp.arange(window, dtype=jnp.int32)) % window
@@ -48,18 +48,18 @@ class WindowCache(NamedTuple):
         key: Float[Array, "rows length kv_heads width"],
         value: Float[Array, "rows length kv_heads width"],
     ) -> tuple["WindowCache", Attended]:
-        """Return the cache with the tokens of a call, and what they attend to.
+        """Return the cache with the tokens of a call, and the tokens that they attend to.
 
         Args:
-            layout: the bounds of the samples, and the tokens that are skipped: these are not kept.
+            layout: the bounds of the samples, and the skipped tokens, which the cache does not store.
             mask: which token of the call may attend to which.
             positions: the index of each token within its sample.
-            key: the keys of the call, turned to their positions.
-            value: its values.
+            key: the keys of the call, rotated by their positions.
+            value: the values of the call.
         """
         after = self._after(layout, positions, key, value)
         if key.shape[1] == 1:
-            # The token has taken the slot of the one that has just left its window: the ring is all.
+            # The token replaces the one that has left the window, so it attends to the whole ring.
             return after, Attended(after.keys, after.values, (after.positions >= 0)[:, None])
         window = self.keys.shape[1]
         held = self.positions[:, None]
@@ -73,7 +73,7 @@ class WindowCache(NamedTuple):
         return after, attended
 
     def checked(self, y: Activations) -> Activations:
-        """Return `y`: there is always room."""
+        """Return `y` unchanged: the cache always has room."""
         return y
 
     def _after(
@@ -95,7 +95,7 @@ class WindowCache(NamedTuple):
         begin = jax.lax.cummax(jnp.where(layout.forward_reset, index, -1), axis=1)
         opened, last = at_last(layout.segment_ids) > 0, at_last(positions)
         stays = (begin == at_last(begin)) & (index < kept) & opened & (last - positions < window)
-        # What is out of bounds is dropped.
+        # Writes out of bounds are dropped.
         slots = jnp.where(stays, positions % window, window)
         store = jax.vmap(lambda ring, slot, new: ring.at[slot].set(new, mode="drop"))
         tokens = jnp.where(opened, last + 1, 0)

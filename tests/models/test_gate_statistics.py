@@ -10,7 +10,7 @@ import pytest
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
-from birdie_jax.models.gate_statistics import COLLECTION, leave_gate_statistics
+from birdie_jax.models.gate_statistics import COLLECTION, sow_gate_statistics
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.pretraining.gate_statistics import gate_statistics
 from tests.engine.models_on_meshes import packed_batch
@@ -25,7 +25,7 @@ def small_model(name, layers):
 class Layer(nn.Module):
     @nn.compact
     def __call__(self, decay, last, layout):
-        leave_gate_statistics(self, decay, last, layout)
+        sow_gate_statistics(self, decay, last, layout)
 
 
 @pytest.mark.parametrize("numbers", [(), (3,)])
