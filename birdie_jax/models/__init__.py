@@ -1,7 +1,6 @@
 """Language models and bidirectional encoders as functional linen modules.
 
-language_model.py has the whole model and layer_stacks.py its blocks. encoder.py has both for encoders,
-whose classes are subclasses.
+language_model.py has the whole model and layer_stacks.py its blocks. encoder.py has both for encoders.
 
 Each mixer and each head for fine-tuning is a module that registers itself. This package imports them all.
 """

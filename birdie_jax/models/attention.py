@@ -109,21 +109,21 @@ class AttentionConfig(MixerConfig):
             one_bound = self.window == 0 or not config.model.bidirectional
             require(one_bound, "model.attention.window", allowed)
         if self.implementation == "cudnn":
-            asked = "for model.attention.implementation cudnn"
-            require(config.model.dtype == "bfloat16", "model.dtype", f"bfloat16 {asked}")
+            purpose = "for model.attention.implementation cudnn"
+            require(config.model.dtype == "bfloat16", "model.dtype", f"bfloat16 {purpose}")
             width = features // self.heads
             allowed = (
-                f"heads of model.features / heads = 8, 16, .. 256 channels {asked}; these have {width}"
+                f"heads of model.features / heads = 8, 16, .. 256 channels {purpose}; these have {width}"
             )
             require(width % 8 == 0 and width <= 256, "model.attention.heads", allowed)
-            require(config.batching.length % 2 == 0, "batching.length", f"an even number {asked}")
+            require(config.batching.length % 2 == 0, "batching.length", f"an even number {purpose}")
         allowed = f"1 for {config.model.name}: attention reads whole rows"
         require(config.mesh.sequence == 1, "mesh.sequence", allowed)
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
         """Check that the implementation of attention is available for the platform."""
-        field, asked = "model.attention.implementation", self.implementation
-        check_implementation(require, field, asked, IMPLEMENTATIONS, platform)
+        field, implementation = "model.attention.implementation", self.implementation
+        check_implementation(require, field, implementation, IMPLEMENTATIONS, platform)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
         """Return why an axis cannot divide attention: `tensor` divides heads; rows stay whole."""

@@ -49,8 +49,8 @@ def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) 
 
 
 # A CPU multiplies so few tokens up to twice as fast with the kernel on the left, if the kernel is
-# transposed in memory. Otherwise XLA calls a library that packs the kernel again at every call. See `python
-# -m benchmarks.few_tokens`.
+# transposed in memory. Otherwise XLA calls a library that packs the kernel again at every call. See
+# `python -m benchmarks.few_tokens`, which measures this.
 FEW_TOKENS = range(4, 33)
 TRANSPOSED = "transposed"
 """The collection of `transposed_kernels`. A projection with a kernel here uses it on the left."""

@@ -66,9 +66,9 @@ class MambaConfig(RecurrentConfig):
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
         """Check that `selective_scan` has the implementation, and that it is available for the platform."""
-        asked = model.scan_implementation
-        check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
-        fits = asked != "pallas_gpu" or self.state_size <= MAX_GPU_STATES
+        chosen = model.scan_implementation
+        check_implementation(require, "model.scan_implementation", chosen, IMPLEMENTATIONS, platform)
+        fits = chosen != "pallas_gpu" or self.state_size <= MAX_GPU_STATES
         require(fits, "model.mamba.state_size", f"at most {MAX_GPU_STATES} with pallas_gpu")
 
 

@@ -73,7 +73,7 @@ def for_platform(model: ModelConfig, platform: str) -> ModelConfig:
 def check_implementation(
     require: Require,
     field: str,
-    asked: str,
+    value: str,
     implementations: Mapping[str, tuple[str, ...]],
     platform: str,
 ) -> None:
@@ -82,7 +82,7 @@ def check_implementation(
     Args:
         require: the argument of `MixerConfig.check_platform`.
         field: the path of the field below `config`.
-        asked: the value of the field; empty = the best implementation for the platform.
+        value: its value; empty = the best implementation for the platform.
         implementations: the platforms of each implementation. "attached gpu" is a GPU of this machine; a
             plan for other machines has none.
         platform: the platform of the devices.
@@ -91,7 +91,7 @@ def check_implementation(
     if platform == jax.default_backend():
         platforms.add(f"attached {platform}")
     fits = [name for name, of in implementations.items() if platforms.intersection(of) and name]
-    require(asked in ("", *fits), field, f"{', '.join(fits)}, or empty for the best of them")
+    require(value in ("", *fits), field, f"{', '.join(fits)}, or empty for the best of them")
 
 
 def _value(model: ModelConfig, field: str) -> Any:

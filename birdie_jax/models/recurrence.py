@@ -59,8 +59,8 @@ class RecurrentConfig(MixerConfig):
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
         """Check that the implementation of the scan is available for the platform."""
-        asked = model.scan_implementation
-        check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
+        chosen = model.scan_implementation
+        check_implementation(require, "model.scan_implementation", chosen, IMPLEMENTATIONS, platform)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
         """Return why an axis cannot divide the recurrence: `tensor` divides channels, `sequence` tokens."""

@@ -1,4 +1,4 @@
-"""Small models of every kind, and packed rows whose positions are all distinct."""
+"""Small models of every kind, and packed rows with a distinct token at every position."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -26,7 +26,7 @@ from tests.quick_jit import quick_jit
 
 VOCAB = 384
 LENGTH = 24
-# Context and target of the samples in a row; the second has no context. One spacing is the least allowed.
+# Context and target lengths of the samples in a row; the second has no context. The spacing is the minimum.
 SAMPLES = ((5, 3), (0, 4), (2, 2))
 SPACING = 3
 ENCODER = EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=8)
@@ -37,10 +37,10 @@ SECTIONS = (
     Mamba2Config(head_features=4, state_size=4),
     GatedDeltaNetConfig(heads=2),
     ENCODER,
-    # Of three layers one period, and one layer of the next.
+    # Three layers are one period and one layer of the next.
     GriffinConfig("recurrent,attention"),
 )
-# One model of each mixer, the first of those that have it.
+# One model per mixer: the first model with this mixer.
 BY_MIXER = {
     architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(language_model_names())
 }
@@ -52,13 +52,13 @@ ENCODER_KINDS = [
 ]
 
 
-# Steps of at most 0.1 would leave the state of Mamba beside what it skips. With larger ones, Mamba-2's
-# rates of up to 16 would forget all.
+# With steps of at most 0.1, Mamba's state would be small next to its skip connection. With larger steps,
+# Mamba-2's rates of up to 16 would forget everything.
 STATE_SPACE = {"mamba": {"step_bias": 4}, "mamba2": {"step_bias": 4, "A_log": -3}}
 
 
 def one_of_each_mixer(names):
-    """Return the first model of each mixer; others differ by an MLP or by a term that it has too."""
+    """Return the first model of each mixer; the others differ only in an MLP or lack a term."""
     first = {}
     for name in names:
         first.setdefault(architecture_of(ModelConfig(name=name)).mixer, name)
@@ -66,7 +66,7 @@ def one_of_each_mixer(names):
 
 
 def tiered(fast, values):
-    """Return values, or tuples of them, as parameters of a test; those in `fast` are in the fast tier."""
+    """Return values, or tuples of values, as test parameters; those in `fast` run in the fast tier."""
     return [
         pytest.param(*value if isinstance(value, tuple) else (value,), marks=() if value in fast else SLOW)
         for value in values
@@ -75,13 +75,13 @@ def tiered(fast, values):
 
 @pytest.fixture(params=KINDS, scope="module")
 def kind(request):
-    """Name and direction of a language model: the table that every property holds for."""
+    """Return the name and direction of a language model."""
     return request.param
 
 
 @pytest.fixture(autouse=True, scope="module")
 def layers_in_a_loop():
-    """Compile one layer of a model instead of each; test_unrolled_layers.py has what a CPU does."""
+    """Compile layers as a loop; test_unrolled_layers.py tests unrolled layers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", 0)
         yield
@@ -89,7 +89,7 @@ def layers_in_a_loop():
 
 @cache
 def compiled(model, method="__call__"):
-    """Return (variables, *inputs) -> outputs of a method of a model, one program for all tests."""
+    """Return (variables, *inputs) -> outputs for a method of a model, compiled once for all tests."""
     return quick_jit(partial(model.apply, method=method))
 
 
@@ -100,7 +100,7 @@ def make():
     @cache
     def variables_of(model):
         variables = quick_jit(model.init)(jax.random.key(0), pack([[(1, 1)]], length=4))
-        # At their small initial size the tables would hide differences below rounding.
+        # With the small initial size of the tables, differences would be below rounding.
         encodes = isinstance(model, Encoder)
 
         def enlarged(path, x):
@@ -110,7 +110,7 @@ def make():
                 return x + STATE_SPACE[model.config.name][path[-1].key]
             if any(part.key == "selection" for part in path):
                 return x * 4
-            # The weights of encoders start at 0.02 whatever their inputs are.
+            # The initial weights of encoders are 0.02 for any number of inputs.
             return x * 50 * x.shape[-2] ** -0.5 if encodes and path[-1].key == "kernel" else x
 
         return {"params": jax.tree_util.tree_map_with_path(enlarged, variables["params"])}
@@ -120,7 +120,7 @@ def make():
         sizes = {"layers": layers, "features": 16, "state": 16, "mlp_features": 32, "sections": SECTIONS}
         exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
         config = ModelConfig(**(sizes | exact | fields))
-        # Neither direction nor types nor remat change the parameters (test_compute.py).
+        # Direction, types and remat do not change the parameters (test_compute.py).
         plain = replace(config, dtype="float32", remat="none", bidirectional=True, scan_dtype="float32")
         plain = replace(plain, sections=SECTIONS)
         return build_model(config, VOCAB), variables_of(build_model(plain, VOCAB))
@@ -130,13 +130,13 @@ def make():
 
 @pytest.fixture(scope="session")
 def packed() -> Batch:
-    """One row of `SAMPLES`, ending in padding; every position, also of padding, has a token of its own."""
+    """Return one row of `SAMPLES` that ends in padding; every position, padding too, has its own token."""
     batch = pack([SAMPLES])
     return batch._replace(tokens=300 + jnp.arange(LENGTH, dtype=jnp.int32)[None])
 
 
 def pack(rows, length=LENGTH, spacing=SPACING) -> Batch:
-    """Pack samples of random tokens, given by their context and target lengths."""
+    """Pack samples of random tokens with these context and target lengths."""
     random = np.random.default_rng(0)
 
     def sample(context, target):
@@ -155,5 +155,5 @@ def pack_fixture():
 
 @pytest.fixture(scope="session")
 def samples() -> tuple[tuple[int, int], ...]:
-    """Return context and target lengths of the samples of `packed`."""
+    """Return the context and target lengths of the samples in `packed`."""
     return SAMPLES

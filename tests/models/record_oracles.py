@@ -1,12 +1,12 @@
-"""Writes what other implementations compute, for test_oracles.py, which then needs neither of them.
+"""Records the results of other implementations for test_oracles.py, which then does not need them.
 
     pip install torch==2.13.0 transformers==5.24.0
     python -m tests.models.record_oracles [mamba2 ...]
 
-The RG-LRU, a Llama layer, a whole BERT with its norms before the layers, a whole Mamba, Mamba-2 and
-RecurrentGemma, of `transformers`, and a whole Gated DeltaNet of its functions, on small random weights:
-inputs, outputs, and the gradient of sum(output * cotangent) in the inputs and in every parameter. Each case
-is one file of arrays. The first five cases were recorded with 5.23.0.
+Records the RG-LRU, a Llama layer, and whole models of BERT with norms before the layers, Mamba, Mamba-2 and
+RecurrentGemma, all of `transformers`, and a whole Gated DeltaNet built from its functions. Weights are
+small and random. Each case is one file of arrays: inputs, outputs, and the gradients of sum(output *
+cotangent) in the inputs and in every parameter. The first five cases were recorded with 5.23.0.
 """
 
 import sys
@@ -44,7 +44,7 @@ def positions() -> np.ndarray:
 
 
 def randomised(module: torch.nn.Module, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Give every parameter of `module` random values of a usual size, and return them."""
+    """Set every parameter of `module` to random values of a typical size, and return them."""
     values = {}
     for name, parameter in module.named_parameters():
         size = 1.0 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
@@ -54,7 +54,7 @@ def randomised(module: torch.nn.Module, rng: np.random.Generator) -> dict[str, n
 
 
 def record(name: str, module: torch.nn.Module, run, width: int) -> None:
-    """Write inputs, outputs and gradients of `run(x)`, which calls `module`."""
+    """Write the inputs, outputs and gradients of `run(x)`, which calls `module`."""
     rng = np.random.default_rng(0)
     parameters = randomised(module, rng)
     x, cotangent = rng.normal(size=(2, *SEGMENTS.shape, width)).astype(np.float32)
@@ -77,12 +77,12 @@ def record(name: str, module: torch.nn.Module, run, width: int) -> None:
 def record_rg_lru() -> None:
     """Record the RG-LRU of RecurrentGemma: two heads of four channels, resets in mid-sequence."""
     module = RecurrentGemmaRglru(RecurrentGemmaConfig(lru_width=8, num_attention_heads=2))
-    # Padding is a sample of its own to us, and so it begins with a reset.
+    # We treat padding as its own sample, so it begins with a reset.
     record("rg_lru", module, lambda x: module(x, torch.tensor(positions())), width=8)
 
 
 def record_llama_layer() -> None:
-    """Record a Llama layer with the gated MLP and the mask of a packed prefix LM, heads 4 and 2."""
+    """Record a Llama layer with a gated MLP, the mask of a packed prefix LM, and 4 and 2 heads."""
     config = LlamaConfig(
         hidden_size=16,
         intermediate_size=24,
@@ -112,7 +112,7 @@ def record_llama_layer() -> None:
 
 
 def record_pre_layer_norm_bert() -> None:
-    """Record the scores of a whole masked language model: BERT with its norms before the layers."""
+    """Record the scores of a whole masked language model: BERT with norms before the layers."""
     unused = 15
     config = RobertaPreLayerNormConfig(
         vocab_size=24,
@@ -126,7 +126,7 @@ def record_pre_layer_norm_bert() -> None:
         hidden_act="gelu",
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        # Its rows of the tables of tokens and positions would have no gradient.
+        # The rows of this ID in the tables of tokens and positions would have no gradient.
         pad_token_id=unused,
         attn_implementation="eager",
     )
@@ -135,7 +135,7 @@ def record_pre_layer_norm_bert() -> None:
     parameters = randomised(model, rng)
     tokens = rng.integers(0, unused, SEGMENTS.shape)
     types = (np.arange(LENGTH)[None] % 3 == 0) * np.ones_like(SEGMENTS)
-    # Padding is a single token, and a sample of its own to us.
+    # Padding is a single token, which we treat as its own sample.
     together = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
     mask = np.where(together, 0, np.finfo(np.float32).min).astype(np.float32)
     scores = model(
@@ -159,11 +159,11 @@ def record_pre_layer_norm_bert() -> None:
 
 
 def record_mamba() -> None:
-    """Record the scores of a whole Mamba whose weights let every part of it show.
+    """Record the scores of a whole Mamba with weights that make every part matter.
 
-    At their usual start steps are so small that the scan hardly shows beside D u, and what starts at one or
-    zero would not show at all. The embedding is small enough for the epsilon of the first norm to show. The
-    folder that `save_pretrained` makes of it is recorded too, in shards.
+    With the usual initial values, steps are so small that D u dominates the scan, and parameters that start
+    at one or zero have no effect. The embedding is small enough for the epsilon of the first norm to
+    matter. This also records the folder of `save_pretrained`, in shards.
     """
     config = MambaConfig(
         vocab_size=24,
@@ -203,14 +203,14 @@ def record_mamba() -> None:
 
 
 def record_recurrent_gemma() -> None:
-    """Record the scores of a whole RecurrentGemma whose weights let every part of it show.
+    """Record the scores of a whole RecurrentGemma with weights that make every part matter.
 
-    Five layers are a period of its pattern and two of the next; the window is shorter than the texts, and
-    scores reach the cap. The folder that `save_pretrained` makes of it is recorded too, in shards.
+    Five layers are one period of its pattern and two layers of the next. The window is shorter than the
+    texts, and scores reach the cap. This also records the folder of `save_pretrained`, in shards.
     """
     config = RecurrentGemmaConfig(
         vocab_size=24,
-        # Its root is rounded to bfloat16 there, which shows.
+        # Their code rounds the root of this to bfloat16, which changes the scores.
         hidden_size=24,
         num_hidden_layers=5,
         intermediate_size=40,
@@ -227,7 +227,7 @@ def record_recurrent_gemma() -> None:
         if name.endswith("embed_tokens.weight"):
             parameters[name] = (0.3 * rng.normal(size=parameter.shape)).astype(np.float32)
         if name.endswith("recurrent_param"):
-            # Memories of one token to some ten.
+            # Memories of one to about ten tokens.
             parameters[name] = rng.uniform(-4, -0.5, parameter.shape).astype(np.float32)
         parameter.data = torch.tensor(parameters[name])
     tokens = rng.integers(0, 24, (2, LENGTH))
@@ -261,7 +261,7 @@ def record_scores(name: str, scores, tokens, parameters: dict, named, rng) -> No
 
 
 def record_mamba2() -> None:
-    """Record the scores of a whole Mamba-2 of two groups; and its folder, in shards."""
+    """Record the scores of a whole Mamba-2 with two groups, and its folder, in shards."""
     config = Mamba2Config(
         vocab_size=24,
         hidden_size=8,
@@ -289,7 +289,7 @@ def record_mamba2() -> None:
 
 
 def gated_deltanet_scores(weights: dict[str, torch.Tensor], tokens, key_heads: int, heads: int):
-    """Return the scores of a Gated DeltaNet, by the names that flash-linear-attention gives its tensors."""
+    """Return the scores of a Gated DeltaNet from weights named as in flash-linear-attention."""
 
     def norm(x, name):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weights[name]
@@ -332,7 +332,7 @@ def gated_deltanet_scores(weights: dict[str, torch.Tensor], tokens, key_heads: i
 
 
 def record_gated_deltanet() -> None:
-    """Record a whole Gated DeltaNet: two heads of keys, four of values, negative eigenvalues."""
+    """Record a whole Gated DeltaNet: two key heads, four value heads, negative eigenvalues."""
     features, inner, key_heads, heads, d_k, d_v = 8, 12, 2, 4, 3, 6
     keys, values = key_heads * d_k, heads * d_v
     shapes = {"model.embeddings.weight": (24, features), "model.norm.weight": (features,)}

@@ -1,4 +1,4 @@
-"""Run by test_sharding.py: losses, gradients and scores of tokens, on one device and over eight."""
+"""Run by test_sharding.py: compares losses, gradients and token scores on one device and on eight."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def main():
             copied = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
             program = quick_jit(step).lower(copied, spread).compile()
             result = program(copied, spread)
-        # Each device has rows of its own: nothing but the gradient's sum may pass between them.
+        # Each device has its own rows, so devices may exchange only the sum of the gradients.
         text = program.as_text()
         assert "all-gather" not in text and "all-to-all" not in text, name
         assert "all-reduce" in text, name

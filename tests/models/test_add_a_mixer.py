@@ -1,4 +1,4 @@
-"""A mixer from outside of the package: one file that registers itself is all that there is to write."""
+"""Tests that a mixer outside of the package only has to register itself."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -87,7 +87,7 @@ class Average(nn.Module):
 
 @pytest.fixture(autouse=True)
 def registered():
-    """Register the mixer for one test alone."""
+    """Register the mixer for one test."""
     register_model("average", mixer=Average, config=AverageConfig, has_mlp=True)
     yield
     del ARCHITECTURES["average"]
@@ -108,7 +108,7 @@ def refusal(**section):
 
 
 @pytest.mark.slow
-def test_a_step_of_training_lowers_the_loss(packed):
+def test_a_training_step_lowers_the_loss(packed):
     config = parse_config(config_with())
     model = build_model(config.model, VOCAB)
     params = quick_jit(model.init)(jax.random.key(0), packed)["params"]
@@ -129,13 +129,13 @@ def test_a_step_of_training_lowers_the_loss(packed):
     before, updates, after = step(params)
     assert after < before
     assert all(leaf.any() for leaf in jax.tree.leaves(updates))
-    # A tenth of the learning rate, and no decay.
+    # A tenth of the learning rate, without weight decay.
     slow = updates["blocks"]["mixer"]["log_decay"]
     np.testing.assert_allclose(np.abs(slow).max(), 0.1 * config.optimizer.learning_rate, rtol=1e-3)
 
 
 @pytest.mark.slow
-def test_decoding_gives_what_the_forward_pass_gives(pack):
+def test_decoding_matches_the_forward_pass(pack):
     model = build_model(parse_config(config_with()).model, VOCAB)
     batch = pack([[(4, 6)]] * 2, length=10)
     variables = quick_jit(model.init)(jax.random.key(0), batch)
@@ -151,7 +151,7 @@ def test_decoding_gives_what_the_forward_pass_gives(pack):
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_a_configuration_has_its_section_and_checks_its_fields():
+def test_a_config_has_the_section_and_checks_its_fields():
     config = parse_config(config_with(half_life=9))
     assert config.model.section(AverageConfig) == AverageConfig(half_life=9.0)
     assert to_dict(config)["model"]["average"] == {"half_life": 9.0}
@@ -167,7 +167,7 @@ def test_a_configuration_has_its_section_and_checks_its_fields():
     assert str(error.value) == f"config.model.name: found 'averages'; allowed: {allowed}"
 
 
-def test_a_section_s_unknown_field_is_refused():
+def test_an_unknown_field_of_the_section_is_refused():
     config = config_with().unlock()
     config.model.average.full_life = 1.0
     with pytest.raises(ConfigError) as error:
@@ -182,14 +182,14 @@ def test_a_section_s_unknown_field_is_refused():
         ({"sequence": 2}, "sequence: found 2; allowed: 1 (average is not divided over sequence)"),
     ],
 )
-def test_a_mesh_that_it_does_not_allow_is_refused(sizes, message):
+def test_an_unsupported_mesh_is_refused(sizes, message):
     sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | sizes
     with pytest.raises(ConfigError) as error:
         check_divisible(parse_config(config_with()), VOCAB, sizes, 16)
     assert str(error.value) == f"config.mesh.{message}"
 
 
-def test_axes_decay_and_flops_match_its_declarations():
+def test_axes_decay_and_flops_match_the_declarations():
     config = parse_config(config_with()).model
     policies = parameter_policies(build_model(config, VOCAB))
     mixer = policies["blocks"]["mixer"]
@@ -204,7 +204,7 @@ def test_axes_decay_and_flops_match_its_declarations():
     assert model_flops_per_token(config, VOCAB, 128) == expected
 
 
-def test_a_name_of_a_section_is_given_once():
+def test_a_taken_section_name_is_refused():
     @dataclass(frozen=True)
     class Clash(MixerConfig):
         section: ClassVar[str] = "layers"

@@ -1,4 +1,4 @@
-"""The cache that goes into a call and comes out of it: a text in parts is the whole, gradients too."""
+"""Tests that a text in parts with a cache matches the whole text, also in gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from tests.quick_jit import quick_jit
 ROWS, LENGTH, CUT, LAST = 2, 11, 6, 8
 
 
-# What else is in a block than its mixer has no cache. With a window it is a ring.
+# Only mixers have a cache, so one model per mixer is enough. With a window the cache is a ring.
 @pytest.fixture(
     params=[*kinds(BY_MIXER.values(), fast={("gated_ssm_plus", True)}), ("window", True)], ids=str
 )
@@ -25,7 +25,7 @@ def kind(request):
 
 @pytest.fixture
 def carried(kind, make):
-    """Model, parameters, tokens and the layouts of two parts; the second continues the first."""
+    """Return model, parameters, tokens and the layouts of two parts; the second continues the first."""
     name, bidirectional = kind
     sections = {"sections": (AttentionConfig(heads=4, kv_heads=2, window=3),)} if name == "window" else {}
     name = "transformer" if name == "window" else name
@@ -35,8 +35,8 @@ def carried(kind, make):
     return model, variables["params"], jnp.asarray(tokens), first, causal_layout(ROWS, LENGTH - CUT)
 
 
-def test_parts_are_the_whole_and_so_are_their_gradients(carried):
-    """The gradient in the embedding goes from the last part through two caches into the first."""
+def test_parts_match_the_whole_in_values_and_gradients(carried):
+    """The gradient in the embedding passes from the last part through two caches to the first."""
     model, params, tokens, first, second = carried
     whole = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), first, second)
     parts = [(tokens[:, :CUT], first), (tokens[:, CUT:LAST], causal_layout(ROWS, LAST - CUT))]
@@ -63,7 +63,7 @@ def test_parts_are_the_whole_and_so_are_their_gradients(carried):
 
 @pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, ["gated_ssm_plus", "hawk"]))
 def test_skipped_tokens_change_nothing(name, make):
-    """Outputs of the others, and the cache, are those without them."""
+    """The outputs of other tokens, and the cache, are the same as without skipped tokens."""
     model, variables = make(name=name)
     tokens = jnp.asarray(np.random.default_rng(3).integers(256, VOCAB, (3, 8)), jnp.int32)
     in_context, lengths, begins = (
@@ -81,11 +81,11 @@ def test_skipped_tokens_change_nothing(name, make):
     np.testing.assert_allclose(hidden[:2, :2], expected[:2], rtol=1e-5, atol=1e-5)
     for found, given, wanted in zip(after, cache, expected_cache, strict=True):
         np.testing.assert_allclose(found[:, :2], wanted[:, :2], rtol=1e-5, atol=1e-5)
-        # Where nothing is read, the cache stays bit for bit.
+        # A row without tokens keeps its cache bit for bit.
         np.testing.assert_array_equal(found[:, 2], given[:, 2])
 
 
-def test_attention_skips_no_tokens(make):
+def test_attention_refuses_skipped_tokens(make):
     model, variables = make(name="transformer")
     layout = continued_layout(jnp.array([1]), jnp.array([True]), jnp.ones((1, 2), bool))
     with pytest.raises(

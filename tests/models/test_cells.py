@@ -1,6 +1,6 @@
-"""The cell of every recurrent mixer: the same in the TPU kernel as in plain XLA, and padded by identities.
+"""Tests that the cells of recurrent mixers match XLA in the TPU kernel, and that padding has no effect.
 
-In plain XLA each is tested as a model: against its equations, and other projects' layers.
+Other tests compare the models in XLA with their equations and with layers of other projects.
 """
 
 import jax.numpy as jnp
@@ -18,12 +18,12 @@ CELLS = pytest.mark.parametrize("cell", [GATED_SSM, RG_LRU, BIRDIE_SSM], ids=lam
 @pytest.mark.sampled
 @pytest.mark.parametrize("with_gate", [True, False])
 @CELLS
-def test_in_the_kernel_it_is_what_it_is_in_xla(cell, with_gate):
+def test_the_kernel_matches_xla(cell, with_gate):
     check_cell_in_kernel(cell, with_gate)
 
 
 @CELLS
-def test_through_its_padding_the_state_passes_unchanged(cell):
+def test_padding_leaves_the_state_unchanged(cell):
     parameters = tuple(-jnp.ones(4) for _ in cell.parameters)
     operands = tuple(jnp.full((3, 4), value) for value in cell.identity_operands)
     a, x = cell.recurrence_inputs(parameters, operands, None)

@@ -1,4 +1,4 @@
-"""Which fields of a model define what it computes of its parameters, and which may differ."""
+"""Tests which fields of a model define its computation, and which may differ."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ def model(name, *sections, **fields):
         (model("hawk"), model("hawk_mlp"), [("name", "hawk", "hawk_mlp")]),
     ],
 )
-def test_differences_of_computation_are_named(one, other, different):
+def test_differences_in_computation_are_named(one, other, different):
     assert computation_differences(one, other) == different
 
 
@@ -61,7 +61,7 @@ def test_differences_of_computation_are_named(one, other, different):
         (model("hawk"), model("hawk", start_token=False, end_token=257, min_predicted_id=256)),
         (model("hawk"), model("hawk", embedding_scale=2048**0.5)),
         (model("hawk"), model("hawk", head="classification", head_name="label", head_outputs=2)),
-        # What another mixer reads.
+        # Fields of other mixers.
         (model("hawk"), model("hawk", EncoderConfig(combination="sum"), AttentionConfig(window=64))),
         (model("bigs"), model("bigs", EncoderConfig(combination="product", attention_heads=8))),
         (
@@ -73,11 +73,11 @@ def test_differences_of_computation_are_named(one, other, different):
         (model("griffin"), model("griffin", GriffinConfig(pattern="recurrent, recurrent, attention"))),
     ],
 )
-def test_what_may_differ(one, other):
+def test_other_fields_do_not_change_the_computation(one, other):
     assert computation_differences(one, other) == []
 
 
-def test_free_fields_are_fields():
+def test_free_fields_exist():
     for section in (ModelConfig, *mixer_sections()):
         assert section.free_fields <= {field.name for field in dataclasses.fields(section)}, section
     assert mixer_config(model("mamba")).computation(model("mamba")) == {}

@@ -1,4 +1,4 @@
-"""What a model costs and how exactly it computes: parameters, FLOPs, remat, types, heads."""
+"""Tests the cost and the precision of models: parameters, FLOPs, remat, types, heads."""
 
 from functools import partial
 from itertools import pairwise
@@ -40,7 +40,7 @@ def flops(function, *arguments):
 
 
 @pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, language_model_names()))
-def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make, packed):
+def test_direction_type_and_remat_do_not_change_the_parameters(name, make, packed):
     def shapes(**fields):
         model, _ = make(name=name, **fields)
         return jax.tree.map(
@@ -55,15 +55,16 @@ def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make,
     assert shapes(remat="full") == expected
 
 
-# XLA counts the operations of a loop's body once: layers are in one (conftest.py).
+# XLA counts the operations of a loop's body once, and layers are in a loop (conftest.py).
 @pytest.mark.slow
 @pytest.mark.parametrize("name", one_of_each_mixer(language_model_names()))
-def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, packed):
-    """The CPU's loop finds two places in time at a step instead of one, and there are two resets a token.
+def test_the_cost_of_both_directions_does_not_grow_with_the_model(name, make, packed):
+    """Both directions need a few operations that do not depend on the size of the model.
 
-    Attention's mask reads the context too, one logical operation for each pair of tokens. Of the gradient
-    of Griffin XLA counts fewer operations both ways than one way. The steps of Mamba's two halves it fuses
-    otherwise than those of one row, and counts some twentieth more.
+    The CPU's loop computes two positions per step instead of one, and each token has two resets.
+    Attention's mask also reads the context, with one logical operation per pair of tokens. For the gradient
+    of Griffin, XLA counts fewer operations in both directions than in one. It fuses the steps of Mamba's
+    two halves differently, and counts about a twentieth more.
     """
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
 
@@ -91,14 +92,14 @@ def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, p
     else:
         np.testing.assert_array_equal(wider, small)
     pairs = packed.tokens.size**2 if mixer_config(ModelConfig(name=name)).has_attention else 0
-    # The layers of a hybrid are programs of their own, those of other models one in a loop.
+    # Each layer of a hybrid is a separate program; the layers of other models are one, in a loop.
     config = make(name=name)[0].config
     programs = config.layers if is_hybrid(config) else 1
     assert np.abs(small).max() <= programs * (40 * UNROLLED + packed.tokens.size + pairs)
 
 
-def test_reverse_resets_cost_five_logical_operations_a_token(make, packed):
-    """They are made once for all layers, and only for a model that reads them."""
+def test_reverse_resets_cost_five_logical_operations_per_token(make, packed):
+    """They are computed once for all layers, and only for a model that uses them."""
     both, causal = (
         flops(model.apply, variables, packed)
         for model, variables in (make(name="gated_ssm", bidirectional=value) for value in (True, False))
@@ -113,7 +114,7 @@ def gradient_of(name, remat, make, packed):
 
 
 @pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, one_of_each_mixer(model_names())))
-def test_remat_computes_the_same_again(name, make, packed):
+def test_remat_does_not_change_the_results(name, make, packed):
     levels = list(LEVELS) if name in ("gated_ssm_plus", "griffin") else ["none", "dots", "full"]
     (loss, gradient), kept = gradient_of(name, "none", make, packed)
     costs = [kept]
@@ -122,7 +123,7 @@ def test_remat_computes_the_same_again(name, make, packed):
         np.testing.assert_allclose(same_loss, loss, rtol=1e-6)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), same_gradient, gradient)
         costs.append(cost)
-    # But for what XLA leaves out of elementwise arithmetic.
+    # Allow for elementwise operations that XLA removes.
     pairs = pairwise(costs)
     assert all(more >= 0.95 * less for less, more in pairs), "each computes as much again as the one before"
     assert costs[0] < costs[levels.index("dots")] < costs[-1]
@@ -138,8 +139,8 @@ def test_bfloat16_is_close_to_float32(name, make, packed):
     assert 2**-12 < error < 2**-5
 
 
-def test_the_scan_reads_its_configured_type(make, packed):
-    """In bfloat16 a decay above 0.996 is 1, and the result is another one."""
+def test_the_scan_uses_the_configured_type(make, packed):
+    """In bfloat16 a decay above 0.996 is 1, so the result differs."""
     results = []
     for scan_dtype in ("float32", "bfloat16"):
         model, variables = make(name="gated_ssm", scan_dtype=scan_dtype)
@@ -160,7 +161,7 @@ def test_a_tied_head_is_the_embedding_table(make, packed):
     )
 
 
-def test_layers_have_parameters_of_their_own(make):
+def test_each_layer_has_its_own_parameters(make):
     _, variables = make(name="gated_ssm_plus")
     for path, leaf in jax.tree_util.tree_leaves_with_path(variables["params"]["blocks"]):
         assert leaf.shape[0] == 2

@@ -1,4 +1,4 @@
-"""What every model must do beyond where information flows: one table, by name."""
+"""Tests of requirements on every model, except for information flow."""
 
 from functools import partial
 
@@ -12,8 +12,8 @@ from birdie_jax.models import language_model_names, model_names
 from tests.models.conftest import tiered
 from tests.quick_jit import quick_jit
 
-# In Mamba the step and the output gate saturate. Input, step and weights are multiplied with one another:
-# all of them times 300 would make numbers that float32 does not have.
+# In Mamba the step and the output gate saturate. It multiplies input, step and weights with one another, so
+# all of them times 300 would overflow float32.
 SATURATED = {
     "mamba": ("A_log", "step", "step_bias", "output_gate"),
     "mamba2": ("A_log", "step", "step_bias", "output_gate"),
@@ -22,7 +22,7 @@ SATURATED = {
 
 @pytest.mark.parametrize("dtype", tiered({"bfloat16"}, ["float32", "bfloat16"]))
 @pytest.mark.parametrize("name", tiered({"mamba"}, language_model_names()))
-def test_gradients_are_finite_where_gates_are_saturated(name, dtype, make, packed):
+def test_gradients_are_finite_with_saturated_gates(name, dtype, make, packed):
     """A gate at 0 or 1, a decay of exactly 1, a softmax on one token."""
     model, variables = make(name=name, dtype=dtype)
 

@@ -1,4 +1,4 @@
-"""Prefill, then token by token: the logits of the whole forward pass from a state of constant size."""
+"""Tests that prefill and decoding match the whole forward pass, with a state of constant size."""
 
 from functools import cache, partial
 
@@ -15,9 +15,9 @@ from birdie_jax.models.layout import causal_layout, packed_layout
 from tests.models.conftest import compiled
 from tests.quick_jit import quick_jit
 
-# As many rows as in test_information_flow.py, so a model's forward pass is compiled once.
+# The same number of rows as in test_information_flow.py, so JAX compiles each forward pass once.
 ROWS, LENGTH, TARGET = 4, 24, 7
-PREFIX = 6  # the longer context of five tokens, and the start token
+PREFIX = 6  # the longer context of five tokens and the start token
 
 
 @cache
@@ -33,19 +33,19 @@ def compiled_steps(model):
 
 @pytest.fixture
 def decoder(kind, make):
-    """Model, its call on packed rows, and (tokens, layout, cache) -> (logits, cache)."""
+    """Return the model, its call on packed rows, and (tokens, layout, cache) -> (logits, cache)."""
     name, bidirectional = kind
     model, variables = make(name=name, bidirectional=bidirectional)
     return model, partial(compiled(model), variables), partial(compiled_steps(model), variables)
 
 
-def test_decoding_gives_the_logits_of_the_forward_pass(decoder, pack):
-    """Prompts of two lengths, the shorter after padding, then several tokens at a time, or one."""
+def test_decoding_matches_the_logits_of_the_forward_pass(decoder, pack):
+    """Prompts have two lengths, with padding before the shorter one; calls have one token or several."""
     model, whole, advance = decoder
     contexts = (5, 3, 5, 3)
     batch = pack([[(context, TARGET)] for context in contexts])
     expected = whole(batch)
-    # The shorter prompt has padding before it: all rows then end where the call ends.
+    # The shorter prompt has padding before it, so all rows end with the call.
     shifts = [PREFIX - 1 - context for context in contexts]
     moved = [jnp.stack([jnp.roll(x, n) for x, n in zip(field, shifts, strict=True)]) for field in batch]
     moved = Batch(*moved)
@@ -72,12 +72,12 @@ def test_decoding_gives_the_logits_of_the_forward_pass(decoder, pack):
         assert jax.tree.map(jnp.shape, cache) == sizes
 
 
-# The length of the parts: a bidirectional model reads a context and the start token in one call.
+# The length of the parts. A bidirectional model reads a context and the start token in one call.
 PART = {False: 3, True: 6}
 
 
-def test_a_packed_row_in_parts_gives_the_logits_of_the_whole(decoder, pack, samples):
-    """Causal models are cut within contexts and between them, others also within targets and padding."""
+def test_a_packed_row_in_parts_matches_the_whole_row(decoder, pack, samples):
+    """Parts of causal models end within and between contexts, others also within targets and padding."""
     model, whole, advance = decoder
     packed, size = pack([samples] * ROWS), PART[model.config.bidirectional]
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
@@ -93,15 +93,15 @@ def test_a_packed_row_in_parts_gives_the_logits_of_the_whole(decoder, pack, samp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "griffin", "gated_deltanet"])
-def test_the_loops_of_accelerators_and_of_cpus_are_decoding(name, make):
-    """In place, and by transposed kernels; three layers of the hybrid are a period, and a part of one."""
+def test_the_loops_for_accelerators_and_cpus_match_the_scan(name, make):
+    """Tests the loop in place and transposed kernels; the hybrid has a period and a part of one."""
     model, variables = make(name=name)
     tokens, layout = jnp.asarray([[300], [301]]), causal_layout(2, 1)
     cache = jax.tree.map(
         lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape).astype(leaf.dtype),
         model.empty_cache(2, 4),
     )
-    # A window holds whole numbers of tokens.
+    # The counters of a window cache are integers.
     cache = jax.tree.map(lambda leaf: leaf * 0 if jnp.issubdtype(leaf.dtype, jnp.integer) else leaf, cache)
 
     def in_place(variables, tokens, cache):
@@ -134,7 +134,7 @@ def test_attention_requires_the_length_of_its_cache(make):
     assert cache.keys.shape == cache.values.shape == (2, 3, 10, 2, 4)
 
 
-def test_a_call_that_cannot_fit_the_cache_is_refused(make):
+def test_a_call_larger_than_the_cache_is_refused(make):
     model, variables = make(name="transformer")
     tokens, layout = jnp.zeros((1, 5), jnp.int32), causal_layout(1, 5)
     message = "attention: the cache has room for 4 tokens; found a call of 5"
@@ -142,7 +142,7 @@ def test_a_call_that_cannot_fit_the_cache_is_refused(make):
         jax.eval_shape(compiled_steps(model), variables, tokens, layout, model.empty_cache(1, 4))
 
 
-def test_a_cache_that_is_full_answers_nan(make):
+def test_a_full_cache_returns_nan(make):
     model, variables = make(name="transformer")
     tokens, layout = jnp.zeros((1, 3), jnp.int32), causal_layout(1, 3)
     logits, cache = compiled_steps(model)(variables, tokens, layout, model.empty_cache(1, 4))
@@ -156,7 +156,7 @@ def test_a_cache_that_is_full_answers_nan(make):
     [("gated_deltanet", (2, 4, 8), (8, 8, 16)), ("mamba2", (4, 4, 4), (16, 4, 4))],
 )
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_the_cache_holds_the_matrices_of_forward_heads_alone(make, name, heads, tails, bidirectional):
+def test_the_cache_holds_only_matrices_of_forward_heads(make, name, heads, tails, bidirectional):
     model, _ = make(name=name, bidirectional=bidirectional)
     cache = model.empty_cache(3)
     forward = heads[0] // 2 if bidirectional else heads[0]
@@ -167,7 +167,7 @@ def test_the_cache_holds_the_matrices_of_forward_heads_alone(make, name, heads, 
 
 @pytest.mark.parametrize(("name", "states"), [("gated_ssm_plus", ()), ("hawk", ()), ("mamba", (4,))])
 @pytest.mark.parametrize(("bidirectional", "channels"), [(True, 8), (False, 16)])
-def test_the_cache_holds_the_forward_channels_alone(make, name, states, bidirectional, channels):
+def test_the_cache_holds_only_forward_channels(make, name, states, bidirectional, channels):
     model, _ = make(name=name, bidirectional=bidirectional)
     cache = model.empty_cache(3)
     assert cache.state.shape == (2, 3, *states, channels)

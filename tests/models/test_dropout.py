@@ -1,4 +1,4 @@
-"""Dropout drops its share, scales the rest, and differs by row, layer and branch alone."""
+"""Tests that dropout zeroes its share, scales the rest, and depends only on row, layer and branch."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def keys(rows, seed=0):
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(seed), jnp.arange(rows))
 
 
-def test_the_share_is_dropped_and_the_rest_scaled():
+def test_dropout_zeroes_its_share_and_scales_the_rest():
     dropped = np.asarray(dropout(jnp.ones((4, 64, 64)), RATE, keys(4), 0))
     assert (dropped == 0).mean() == pytest.approx(RATE, abs=0.02)
     np.testing.assert_allclose(dropped[dropped > 0], 1 / (1 - RATE), rtol=1e-6)
@@ -39,13 +39,13 @@ def test_masks_differ_by_row_layer_and_branch():
         for row in (0, 1)
     ]
     agreement = [[float((one == other).mean()) for other in masks] for one in masks]
-    # Independent masks agree where both keep, and where both drop.
+    # Independent masks agree where both keep a value or both drop it.
     expected = np.full((12, 12), RATE**2 + (1 - RATE) ** 2)
     np.fill_diagonal(expected, 1)
     np.testing.assert_allclose(agreement, expected, atol=0.06)
 
 
-def test_a_row_has_its_mask_whatever_rows_are_beside_it():
+def test_a_mask_does_not_depend_on_other_rows():
     x = jnp.ones((4, 8, 8))
     whole = dropout(x, RATE, keys(4), 1)
     np.testing.assert_array_equal(dropout(x[1::2], RATE, keys(4)[1::2], 1), whole[1::2])
@@ -62,7 +62,7 @@ CASES = [("gated_ssm_plus", "full"), ("transformer", "none")]
 
 
 @pytest.mark.parametrize(("name", "remat"), tiered({CASES[0]}, CASES))
-def test_the_model_drops_only_where_it_is_given_keys(name, remat, packed):
+def test_a_model_drops_only_with_keys(name, remat, packed):
     def hidden(rate, row_keys=None):
         settings = {"layers": 2, "features": 16, "state": 16, "mlp_features": 16, "dtype": "float32"}
         settings["sections"] = (AttentionConfig(heads=4),)
@@ -81,7 +81,7 @@ def test_the_model_drops_only_where_it_is_given_keys(name, remat, packed):
     np.testing.assert_array_equal(hidden(RATE), plain)
     np.testing.assert_array_equal(hidden(0.0, keys(2)), plain)
     dropped = hidden(RATE, keys(2))
-    # The rows are equal but for what is dropped of them.
+    # The rows differ only in their dropout.
     np.testing.assert_array_equal(plain[0], plain[1])
     assert (np.abs(dropped - plain).max(axis=(1, 2)) > 0.1).all()
     assert np.abs(dropped[0] - dropped[1]).max() > 0.1

@@ -1,4 +1,4 @@
-"""The whole model of every encoder against its equations, written out token by token in float64."""
+"""Tests every whole encoder against its equations, computed one token at a time in float64."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from tests.quick_jit import quick_jit
 
 LAYERS, FEATURES, INNER, VOCAB, POSITIONS, HEADS, MODES = 2, 8, 12, 24, 12, 2, 3
 EPSILON = 1e-5
-# Samples of seven, one and two tokens, with padding behind them; and a whole row.
+# Samples of seven, one and two tokens, then padding; and a row of one sample.
 SEGMENTS = np.array([[1] * 7 + [2] + [3] * 2 + [0] * 2, [1] * 12], np.int32)
 INDEX = np.array([[*range(7), 0, 0, 1, 0, 0], range(12)])
 
@@ -35,7 +35,7 @@ def gelu(x):
 
 
 def state_space(p, u, segments):
-    """Return the outputs of one sample after the other, from left to right."""
+    """Return the outputs of samples in sequence, from left to right."""
     a = (jnp.minimum(p["A_re"], -1e-4) + 1j * p["A_im"])[:, None]
     c = (p["C"][..., 0] + 1j * p["C"][..., 1])[:, None]
     kept = jnp.exp(jnp.exp(p["log_step"])[:, None, None] * a)
@@ -70,7 +70,7 @@ def gated(p, x, routed):
 
 
 def mixed(name, p, x, segments):
-    """Return what the mixer of a block adds."""
+    """Return the output of a block's mixer."""
     if name == "stack_attention":
         return attention(p["attention"], x, segments)
     if name == "gated_attention":
@@ -97,7 +97,7 @@ def scores_of_row(name, p, row):
 
 
 def drawn(path, leaf):
-    """Return numbers that make every term count, also biases and what is clipped."""
+    """Return numbers that make every term matter, also biases and clipped values."""
     random = np.random.default_rng(list(jax.tree_util.keystr(path).encode()))
     name = path[-1].key
     if name == "A_re":
@@ -114,7 +114,7 @@ CASES = [(name, "toeplitz") for name in encoder_names()] + [("bigs", "chunked")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_scores_and_gradients_are_those_of_the_equations(name, form):
+def test_scores_and_gradients_match_the_equations(name, form):
     heads = {"attention_heads": HEADS, "ssm_heads": HEADS}
     section = EncoderConfig(POSITIONS, **heads, ssm_state=MODES, ssm_form=form, ssm_chunk=5)
     config = ModelConfig(
@@ -159,7 +159,7 @@ def test_scores_and_gradients_are_those_of_the_equations(name, form):
 
     def close(path, value, wanted):
         name, largest = jax.tree_util.keystr(path), np.abs(wanted).max()
-        # What is added to all keys alike changes no softmax.
+        # A term that is equal for all keys does not change the softmax.
         assert largest > 1e-3 or name.endswith("['key']['bias']"), name
         np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-5 + 1e-4 * largest, err_msg=name)
 

@@ -1,6 +1,6 @@
-"""The four encoders: sizes and FLOPs of the paper, symmetry, their two directions, and what they refuse.
+"""Tests the four encoders: the paper's sizes and FLOPs, symmetry, both directions, and refused configs.
 
-Where information flows in them, packing and padding: test_information_flow.py.
+test_information_flow.py tests information flow, packing and padding.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ BERT_VOCABULARY = 30_522
 
 
 def sized(name, layers, features, positions=128, **section):
-    """Return an encoder of the paper's proportions."""
+    """Return an encoder with the paper's proportions."""
     inner = 3 if name in ("bigs", "gated_attention") else 4
     return ModelConfig(
         name=name,
@@ -39,15 +39,15 @@ def sized(name, layers, features, positions=128, **section):
     )
 
 
-def test_cells_of_12_and_13_layers_have_equal_weights():
-    """156 D^2 each; biases, norms and the state-space layers' own make some thousandths of it."""
+def test_cells_with_12_and_13_layers_have_equal_weights():
+    """Each has 156 D^2 weights; biases, norms and state-space parameters add a few thousandths."""
     layers = {"bigs": 12, "gated_attention": 12, "stack_ssm": 13, "stack_attention": 13}
     found = [count_parameters(sized(name, layers[name], 128), 4096) for name in encoder_names()]
     assert max(found) / min(found) < 1.003
 
 
-def test_flops_of_a_step_are_maps_and_mixing():
-    """Tables that are looked up do not count; the table of the head does."""
+def test_flops_count_maps_and_mixing():
+    """Lookups in tables do not count; the table of the head does."""
     features, length = 128, 128
     head = features * BERT_VOCABULARY + BERT_VOCABULARY + features**2
     for name, maps, mixing in (
@@ -62,7 +62,7 @@ def test_flops_of_a_step_are_maps_and_mixing():
 
 
 def masked_lm_layout(*lengths, length=LENGTH):
-    """One row of samples that are all context, then padding."""
+    """Return the layout of one row of samples that are all context, then padding."""
     segments = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     segments = jnp.asarray(np.pad(segments, (0, length - len(segments))), jnp.int32)[None]
     return packed_layout(segments, segments > 0)
@@ -86,7 +86,7 @@ def mirrored(params):
     ("name", "form"), tiered({("bigs", "toeplitz")}, [("bigs", "toeplitz"), ("stack_ssm", "chunked")])
 )
 def test_the_mirrored_row_has_the_mirrored_scores(name, form, make):
-    """With the directions' parameters swapped and no positions."""
+    """The parameters of the two directions are swapped, and there are no positions."""
     model, variables = make(name=name, sections=(replace(ENCODER, ssm_form=form, ssm_chunk=7),))
     params = dict(variables["params"])
     params["position_embedding"] = jnp.zeros_like(params["position_embedding"])
@@ -109,7 +109,7 @@ def test_the_mirrored_row_has_the_mirrored_scores(name, form, make):
 
 
 @pytest.mark.parametrize("form", tiered({"chunked"}, ["toeplitz", "chunked"]))
-def test_a_masked_token_s_loss_reaches_its_whole_sample_alone(form, make):
+def test_a_masked_tokens_loss_reaches_only_its_whole_sample(form, make):
     section = replace(ENCODER, ssm_form=form, ssm_chunk=7)
     model, variables = make(name="bigs", sections=(section,))
     layout, masked = masked_lm_layout(9, 11), 4
@@ -147,7 +147,7 @@ def test_the_two_directions_are_joined_as_configured():
     forward, backward = (outputs(without(name), x)["sum"] for name in ("backward", "forward"))
     np.testing.assert_allclose(found["sum"], forward + backward, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found["product"], forward * backward, rtol=1e-5, atol=1e-5)
-    # The backward layer of a forward one.
+    # The backward layer reads the output of the forward layer.
     serial = outputs(without("forward"), forward)["sum"]
     np.testing.assert_allclose(found["serial"], serial, rtol=1e-5, atol=1e-5)
 
@@ -167,7 +167,7 @@ def test_a_tiled_table_of_positions_keeps_the_scores_of_short_rows(make, packed)
     np.testing.assert_array_equal(resize_rows(layers, 30, axis=1)[1], resize_rows(2 * table, 30))
 
 
-def test_token_types_and_the_bias_of_the_head_count(make, packed):
+def test_token_types_and_the_head_bias_change_the_scores(make, packed):
     model, variables = make(name="bigs")
     params = dict(variables["params"])
     apply = quick_jit(
@@ -185,7 +185,7 @@ def test_token_types_and_the_bias_of_the_head_count(make, packed):
     np.testing.assert_allclose(logits[1] - logits[0], jnp.broadcast_to(bias, logits[0].shape), atol=1e-3)
 
 
-def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
+def test_embedding_dropout_depends_on_the_key_of_each_row(make, packed):
     model, variables = make(name="bigs")
     assert model.drops
     assert not make(name="bigs", sections=(replace(ENCODER, embedding_dropout=0.0),))[0].drops
@@ -200,12 +200,12 @@ def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
     assert 0.05 < zero.mean() < 0.15
     assert (zero[0] != zero[1]).any()
     np.testing.assert_array_equal(embed(keys[::-1]), dropped[::-1])
-    # The keys of the blocks are others.
+    # The blocks use other keys.
     assert not (keys_of_layers(keys, 2) == keys_of_layers(keys, 3)[-1]).any()
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "section"),
     [
         ("bigs", {}),
         ("stack_attention", {"kernel_deviation": 0.1, "table_deviation": 0.05}),
@@ -213,8 +213,8 @@ def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
         pytest.param("gated_attention", {"kernel_deviation": 0.1}, marks=pytest.mark.slow),
     ],
 )
-def test_weights_start_with_the_paper_s_or_the_configured_deviation(name, asked, pack):
-    model = build_model(sized(name, 2, 64, attention_heads=4, token_types=64, **asked), 64)
+def test_initial_weights_have_the_configured_deviation(name, section, pack):
+    model = build_model(sized(name, 2, 64, attention_heads=4, token_types=64, **section), 64)
     params = quick_jit(model.init)(jax.random.key(0), pack([[(1, 1)]], length=4))["params"]
     kernels = [
         leaf
@@ -223,9 +223,9 @@ def test_weights_start_with_the_paper_s_or_the_configured_deviation(name, asked,
     ]
     assert len(kernels) >= 5
     for kernel in kernels:
-        assert float(kernel.std()) == pytest.approx(asked.get("kernel_deviation", 0.02), rel=0.05)
+        assert float(kernel.std()) == pytest.approx(section.get("kernel_deviation", 0.02), rel=0.05)
     for table in ("embedding", "position_embedding", "token_type_embedding"):
-        assert float(params[table].std()) == pytest.approx(asked.get("table_deviation", 0.02), rel=0.05)
+        assert float(params[table].std()) == pytest.approx(section.get("table_deviation", 0.02), rel=0.05)
     assert float(params["head_transform"]["kernel"].std()) == pytest.approx(64**-0.5, rel=0.05)
 
 
@@ -250,7 +250,7 @@ def test_state_space_parameters_learn_slowly_and_do_not_decay():
 
 
 @pytest.mark.parametrize("name", encoder_names())
-def test_no_encoder_generates(name):
+def test_encoders_refuse_to_generate(name):
     model = build_model(ModelConfig(name=name, layers=1, features=16, sections=SECTIONS), VOCAB)
     with pytest.raises(ConfigError) as error:
         model.empty_cache(1, 4)

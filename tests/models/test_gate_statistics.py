@@ -29,7 +29,7 @@ class Layer(nn.Module):
 
 
 @pytest.mark.parametrize("numbers", [(), (3,)])
-def test_shares_are_of_tokens_and_not_of_padding(numbers):
+def test_shares_exclude_padding(numbers):
     batch = jax.tree.map(jnp.asarray, packed_batch())
     random = np.random.default_rng(0)
     decay = random.choice([0.0, 0.5, 1.0], size=(*batch.tokens.shape, 4, *numbers)).astype(np.float32)
@@ -67,7 +67,7 @@ def test_every_recurrent_layer_records_statistics(name):
     assert all((value > 0).all() for value in by_name["state_rms"])
 
 
-def test_forced_decays_of_mamba_2_are_recorded():
+def test_saturated_decays_of_mamba_2_are_recorded():
     model = build_model(
         ModelConfig(name="mamba2", layers=2, features=64, state=128, mlp_features=16, dtype="float32"), 384
     )

@@ -1,4 +1,4 @@
-"""Gated SSM, Gated SSM+ and Birdie SSM against their equations, a token at a time in float64."""
+"""Tests Gated SSM, Gated SSM+ and Birdie SSM against their equations, one token at a time in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def gelu(x):
 
 
 def convolved(kernel, x, segments):
-    """The short convolution, which stays within a sample."""
+    """Return the short convolution within samples."""
     y = np.zeros_like(x)
     for t in range(len(x)):
         for k in range(min(len(kernel), t + 1)):
@@ -33,7 +33,7 @@ def convolved(kernel, x, segments):
 
 
 def gated_ssm(params, x, segments):
-    """The decay f, what enters the state, and the output gate."""
+    """Return the decay f, the input of the state, and the output gate."""
     o = gelu(x @ params["output_gate"]["kernel"])
     if "convolution" in params:
         x = convolved(params["convolution"]["kernel"], x, segments)
@@ -43,7 +43,7 @@ def gated_ssm(params, x, segments):
 
 
 def birdie_ssm(params, x, segments):
-    """As `gated_ssm`, with an output gate of one."""
+    """Return the same as `gated_ssm`, with an output gate of one."""
     return sigmoid(x @ params["forget_gate"]["kernel"]), np.tanh(x @ params["input"]["kernel"]), 1.0
 
 
@@ -61,12 +61,12 @@ def birdie(bidirectional):
     [(gated, (0,), gated_ssm), (gated, (TAPS,), gated_ssm), (birdie, (), birdie_ssm)],
     ids=["gated_ssm", "gated_ssm_plus", "birdie_ssm"],
 )
-def test_outputs_are_those_of_the_equations(make, options, gates, bidirectional, packed):
+def test_outputs_match_the_equations(make, options, gates, bidirectional, packed):
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
     x = np.random.default_rng(0).normal(size=(1, packed.tokens.shape[1], FEATURES))
     module, inputs = make(bidirectional, *options), jnp.asarray(x, FLOAT32)
     params = quick_jit(module.init)(jax.random.key(0), inputs, layout)["params"]
-    # Some parameters start small, or at zero: a wrong use of them would not show.
+    # Some parameters start small or at zero, so a wrong use of them would have no effect.
     params = jax.tree.map(
         lambda leaf: leaf + 0.5 * jnp.sin(jnp.arange(leaf.size)).reshape(leaf.shape), params
     )

@@ -1,4 +1,4 @@
-"""A hybrid: its layers are blocks of several models in turn, each in its place, with its own cache."""
+"""Tests hybrids: their layers alternate between blocks of several models, each with its own cache."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from birdie_jax.models.window_cache import WindowCache
 from tests.models.conftest import VOCAB, tiered
 from tests.quick_jit import quick_jit
 
-# Whole periods and a part of one; whole periods; less than a period; a period of another order.
+# Cases: whole periods and a part of one; whole periods; less than a period; another order.
 PATTERNS = {
     "recurrent,recurrent,attention": {3: "rra", 5: "rrarr", 2: "rr"},
     "attention, recurrent": {1: "a", 4: "arar", 5: "arara"},
@@ -70,14 +70,14 @@ def shapes_of(config):
 
 
 def part(named, layer):
-    """Return what a layer has, by the names within it."""
+    """Return the parameters of a layer by their names within the layer."""
     prefix = f"layers.{layer}."
     return {name.removeprefix(prefix): one for name, one in named.items() if name.startswith(prefix)}
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("pattern", "layers"), LAYERS)
-def test_layers_alternate_and_the_pattern_is_cut_at_the_last_layer(pattern, layers):
+def test_layers_follow_the_pattern_up_to_the_last_layer(pattern, layers):
     config = hybrid(pattern, layers)
     kinds = [KINDS[letter] for letter in PATTERNS[pattern][layers]]
     assert [layer.name for layer in layer_configs(config)] == kinds
@@ -88,7 +88,7 @@ def test_layers_alternate_and_the_pattern_is_cut_at_the_last_layer(pattern, laye
 
 
 @pytest.mark.parametrize(("pattern", "layers"), LAYERS)
-def test_caches_are_those_of_the_layers_and_are_taken_apart_and_put_together(pattern, layers):
+def test_caches_are_unstacked_and_restacked_by_layer(pattern, layers):
     config = hybrid(pattern, layers)
     cache = build_model(config, VOCAB).empty_cache(2)
     parts = unstacked(config, cache)
@@ -99,7 +99,7 @@ def test_caches_are_those_of_the_layers_and_are_taken_apart_and_put_together(pat
     jax.tree.map(np.testing.assert_array_equal, back, numbered)
 
 
-def test_a_saved_state_has_the_cache_of_every_layer_by_its_name():
+def test_a_saved_state_names_the_cache_of_every_layer():
     model = build_model(hybrid(), VOCAB)
     random = np.random.default_rng(0)
     cache = jax.tree.map(
@@ -117,7 +117,7 @@ def test_a_saved_state_has_the_cache_of_every_layer_by_its_name():
         jax.tree.map(np.testing.assert_array_equal, own, one)
 
 
-def test_without_a_window_the_cache_of_attention_grows():
+def test_attention_without_a_window_requires_a_length():
     model = build_model(hybrid(window=0), VOCAB)
     with pytest.raises(ValueError, match="attention needs length"):
         model.empty_cache(2)
@@ -128,8 +128,8 @@ def test_without_a_window_the_cache_of_attention_grows():
 
 
 @pytest.mark.parametrize("remat", tiered({"full"}, ["none", "full"]))
-def test_the_whole_is_its_blocks_one_after_the_other(remat, packed):
-    """With dropout, whose keys are those of each layer's number; layers found by their exported names."""
+def test_the_model_applies_its_blocks_in_order(remat, packed):
+    """Dropout keys depend on the layer's number. The test finds layers by their exported names."""
     config = hybrid("attention,recurrent", 3, dropout=0.3, remat=remat)
     model = build_model(config, VOCAB)
     params = quick_jit(model.init)(jax.random.key(0), packed)["params"]
@@ -164,9 +164,9 @@ def test_the_whole_is_its_blocks_one_after_the_other(remat, packed):
 
 
 @pytest.mark.parametrize("pattern", ["recurrent,griffin", "recurrent,bigs", "recurrent,,attention"])
-def test_a_pattern_has_names_of_models_with_layers_of_one_kind(pattern):
+def test_a_pattern_with_unusable_names_is_refused(pattern):
     config = default_config()
-    # It is checked whichever model is configured.
+    # The pattern is checked for every model.
     config.model.griffin.pattern = pattern
     with pytest.raises(ConfigError) as error:
         parse_config(config)
@@ -183,14 +183,14 @@ def test_a_pattern_has_names_of_models_with_layers_of_one_kind(pattern):
         ({"attention": {"heads": 3}}, "config.model.attention.heads: found 3; allowed: a divisor of model"),
     ],
 )
-def test_layers_in_a_hybrid_have_their_usual_checks(changes, message):
+def test_layers_of_a_hybrid_keep_their_checks(changes, message):
     config = default_config()
     config.model.update(name="griffin", **changes)
     with pytest.raises(ConfigError, match=f"^{message}"):
         parse_config(config)
 
 
-def test_a_mesh_divides_what_all_layers_allow():
+def test_a_mesh_must_suit_all_layers():
     config = default_config()
     config.model.update(name="griffin", attention={"kv_heads": 2})
     parsed = parse_config(config)
@@ -205,7 +205,7 @@ def test_a_mesh_divides_what_all_layers_allow():
     )
 
 
-def test_a_hybrid_has_no_mixer_of_its_own():
+def test_a_hybrid_has_no_mixer():
     with pytest.raises(
         ValueError, match="found 'griffin', whose layers differ; allowed for one layer: hawk"
     ):
@@ -213,7 +213,7 @@ def test_a_hybrid_has_no_mixer_of_its_own():
 
 
 @pytest.mark.slow
-def test_layers_have_parameters_of_their_own(packed):
+def test_each_layer_has_its_own_parameters(packed):
     params = quick_jit(build_model(hybrid(), VOCAB).init)(jax.random.key(0), packed)["params"]
     gates = [tensor for name, tensor in name_parameters(params).items() if name.endswith("mlp.gate.kernel")]
     assert len(gates) == 5

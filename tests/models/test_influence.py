@@ -1,4 +1,4 @@
-"""The influence of a token is what zeroing its entry takes from the output at the anchor."""
+"""Tests that a token's influence is the change in the anchor's output when its entry is zero."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ CHANNELS = 6
 
 
 def zeroed_entries(decay, entry, gate, reset, anchor):
-    """Return what each token's entry gives at the anchor, by a float64 loop without that entry."""
+    """Return each entry's contribution at the anchor, from a float64 loop without that entry."""
 
     def output(entry):
         state = np.zeros(entry.shape[-1])
@@ -54,7 +54,7 @@ def score(anchors, decay, entry, gate, *resets, **options):
 
 
 @given(seed=st.integers(0, 99), length=st.sampled_from([1, 2, 31]))
-def test_scores_are_those_of_zeroed_entries(seed, length):
+def test_scores_match_zeroed_entries(seed, length):
     decay, entry, gate = arrays(seed, length)
     anchor = length - 1
     reset = np.arange(length)[None] == length // 3
@@ -78,7 +78,7 @@ def test_scores_are_those_of_zeroed_entries(seed, length):
 
 @pytest.mark.parametrize("norm", ["absolute", "signed", "l2", "relative"])
 @pytest.mark.parametrize("anchors", [(19,), (6, 19), (6,)], ids=str)
-def test_the_loop_gives_what_whole_arrays_give(norm, anchors):
+def test_the_loop_matches_whole_arrays(norm, anchors):
     rng = np.random.default_rng(5)
     shape = (2, 20, 24)
     decay, entry, gate = (jnp.asarray(rng.uniform(low, 1, shape)) for low in (0.2, -1, -1))
@@ -91,7 +91,7 @@ def test_the_loop_gives_what_whole_arrays_give(norm, anchors):
     np.testing.assert_allclose(looped, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_reverse_channels_count_at_the_first_token():
+def test_reverse_channels_are_scored_at_the_first_token():
     length = 9
     decay, entry, gate = arrays(3, length)
     forward_reset = np.arange(length)[None] == 0
@@ -126,7 +126,7 @@ SCORED = ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba", "mamba2"
 
 @pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, SCORED))
 @pytest.mark.parametrize("bidirectional", tiered({True}, [True, False]))
-def test_a_packed_sample_is_scored_as_it_is_alone(name, bidirectional):
+def test_a_packed_sample_has_the_same_scores_as_alone(name, bidirectional):
     model, params = small_model(name, bidirectional, layers=1)
     tokens = jnp.asarray(np.random.default_rng(0).integers(256, 384, (1, 24)))
 

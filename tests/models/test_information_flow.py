@@ -1,4 +1,4 @@
-"""Which token a position's logits depend on: shown by gradients for every pair of positions."""
+"""Tests which tokens the logits of a position depend on, from gradients for every pair of positions."""
 
 from functools import partial
 
@@ -10,19 +10,19 @@ import pytest
 from tests.models.conftest import ENCODER_KINDS, KINDS, compiled
 from tests.quick_jit import quick_jit
 
-# By attention the context does not read the start token.
+# With attention the context does not read the start token.
 ATTENTION = ("transformer", "stack_attention", "gated_attention")
 
 
 @pytest.fixture(params=KINDS + ENCODER_KINDS)
 def kind(request):
-    """Model name and direction, of encoders too."""
+    """Return the name and direction of a model, also of encoders."""
     return request.param
 
 
 @pytest.fixture
 def dependence(kind, make, packed):
-    """[position, source]: size of the gradient of the position's logits in the source's embedding."""
+    """Return [position, source]: the gradient norm of a position's logits in a source's embedding."""
     name, bidirectional = kind
     model, variables = make(name=name, bidirectional=bidirectional)
     params = variables["params"]
@@ -37,22 +37,22 @@ def dependence(kind, make, packed):
 
 
 def allowed(segments, in_context, position, source, bidirectional, *, start=True):
-    """Whether `source` may be known at `position`, by the paper's rules for whole samples."""
+    """Return whether `position` may depend on `source`, by the paper's rules for whole samples."""
     if position == source:
         return True
     if segments[position] != segments[source] or segments[position] == 0:
         return False
     if source < position:
         return True
-    # The context reads itself; by recurrence also the start token (`start`), which follows it and reveals
-    # nothing of the target.
+    # The context reads itself. With a recurrence it also reads the start token (`start`), which follows it
+    # and reveals nothing about the target.
     is_start = (
         not in_context[source] and in_context[source - 1] and segments[source - 1] == segments[source]
     )
     return bidirectional and in_context[position] and (in_context[source] or (start and is_start))
 
 
-def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, packed):
+def test_information_flows_exactly_where_allowed(dependence, kind, packed):
     segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
     positions = range(len(segments))
     name, bidirectional = kind
@@ -62,8 +62,8 @@ def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, pack
     assert dependence[expected].min() > 1e-6
 
 
-def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, samples):
-    """With spacing between them and without, with padding behind them and without."""
+def test_packed_samples_have_the_same_logits_as_alone(kind, make, pack, samples):
+    """With and without spacing between samples, and with and without padding after them."""
     name, bidirectional = kind
     model, variables = make(name=name, bidirectional=bidirectional)
     full_row = (*samples, samples[0])

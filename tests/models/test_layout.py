@@ -1,4 +1,4 @@
-"""The two resets of packed rows, against a rule spelled out for one pair of neighbours at a time."""
+"""Tests the two resets of packed rows against a rule for each pair of adjacent tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ from birdie_jax.models.layout import causal_layout, continued_layout, packed_lay
 LENGTH = 20
 resets = jax.jit(packed_layout)
 
-# A row as parts: (context, target, padding behind it).
+# The parts of a row: (context, target, padding after it).
 parts = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 3)), max_size=2)
 
 
 def row_of(parts, context_at_end):
-    """Lay parts out; the last sample ends where the row ends unless `context_at_end` is None."""
+    """Return a row of the parts; the last sample ends with the row unless `context_at_end` is None."""
     segments, bidirectional = [], []
     for segment, (context, target, padding) in enumerate(parts, start=1):
         segments += [segment] * (context + target) + [0] * padding
@@ -29,7 +29,7 @@ def row_of(parts, context_at_end):
 
 
 def may_pass(segments, bidirectional, source, destination):
-    """Whether `destination` may receive from its neighbour `source`."""
+    """Return whether `destination` may receive state from its neighbour `source`."""
     if not (0 <= source < len(segments)) or segments[destination] == 0:
         return False
     same_sample = segments[source] == segments[destination]
@@ -46,22 +46,22 @@ def test_resets_equal_the_rule_for_each_token(parts, context_at_end):
     np.testing.assert_array_equal(layout.segment_ids[0], segments)
 
 
-def test_rows_do_not_meet():
+def test_rows_are_separate():
     segments, bidirectional = row_of([(2, 2, 0)], 1)
     layout = resets(jnp.asarray([segments] * 3, jnp.int32), jnp.asarray([bidirectional] * 3))
     assert layout.forward_reset[:, 0].all()
     assert layout.reverse_reset[:, -1].all()
 
 
-def test_decoding_continues_forward_and_never_in_reverse():
+def test_decoding_resets_only_the_reverse_direction():
     layout = causal_layout(2, 3)
     assert not layout.forward_reset.any()
     assert layout.reverse_reset.all()
     assert (layout.segment_ids == 1).all()
 
 
-def test_rows_that_continue_samples():
-    """A sample continued by two tokens of context and a start token, and one begun by two of context."""
+def test_rows_continue_or_begin_samples():
+    """One row continues a context with two tokens and a start token; one begins with two context tokens."""
     in_context = jnp.array([[True, True, False, False], [True] * 4])
     layout = continued_layout(jnp.array([3, 2]), jnp.array([False, True]), in_context)
     assert layout.segment_ids.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0]]

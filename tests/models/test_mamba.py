@@ -1,4 +1,4 @@
-"""Mamba: sizes, initial values, what is decayed, and other implementations' values and gradients."""
+"""Tests Mamba: sizes, initial values, weight decay, and values and gradients of other implementations."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def mamba(**fields):
         (2560, 64, 2_768_345_600),
     ],
 )
-def test_the_published_models_have_these_parameters(features, layers, parameters):
+def test_published_sizes_have_the_published_parameter_counts(features, layers, parameters):
     config = mamba(features=features, layers=layers, state=2 * features)
     shapes = parameter_shapes(build_model(config, GPT_NEOX_VOCABULARY))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == parameters
@@ -41,7 +41,7 @@ def test_the_published_models_have_these_parameters(features, layers, parameters
 
 @pytest.fixture(scope="module")
 def mixer():
-    """Return the initial parameters of the mixers of three layers, and their sizes."""
+    """Return the initial parameters of the mixers of three layers."""
     config = mamba(features=40, layers=3, state=400, sections=(MambaConfig(state_size=8),))
     one = jnp.zeros((1, 1), jnp.int32)
     model = build_model(config, 256)
@@ -56,17 +56,17 @@ def test_the_rank_is_a_sixteenth_of_the_width_rounded_up(mixer):
     assert shapes["blocks"]["mixer"]["step"]["kernel"].shape == (1, 5, 80)
 
 
-def test_steps_start_log_uniform(mixer):
+def test_initial_steps_are_log_uniform(mixer):
     steps = np.sort(np.logaddexp(0, np.asarray(mixer["step_bias"], np.float64)).ravel())
     low, high = STEP_RANGE
     assert 0.999 * low <= steps[0] < 1.1 * low
     assert high / 1.1 < steps[-1] <= 1.001 * high
-    # The largest distance from the uniform distribution (Kolmogorov and Smirnov), at one in a thousand.
+    # The Kolmogorov-Smirnov distance from the uniform distribution, at a significance of 0.001.
     share = np.log(steps / low) / np.log(high / low)
     assert np.abs(share - np.arange(steps.size) / steps.size).max() < 1.95 * steps.size**-0.5
 
 
-def test_initial_values_are_those_of_the_authors(mixer):
+def test_initial_values_match_the_authors(mixer):
     np.testing.assert_allclose(
         mixer["A_log"], np.broadcast_to(np.log(np.arange(1, 9)), (3, 400, 8)), rtol=1e-6
     )
@@ -81,7 +81,7 @@ def test_initial_values_are_those_of_the_authors(mixer):
         np.testing.assert_allclose(values.mean(), 0, atol=0.1 * bound, err_msg=name)
 
 
-def test_rates_skip_weights_and_steps_are_float32_and_not_decayed():
+def test_rates_skip_weights_and_steps_are_float32_without_decay():
     config = mamba(features=16, layers=1, state=32, dtype="bfloat16")
     mixer = parameter_policies(build_model(config, 256))["blocks"]["mixer"]
     for name in ("A_log", "D", "step_bias"):
@@ -92,8 +92,8 @@ def test_rates_skip_weights_and_steps_are_float32_and_not_decayed():
     assert all(kernel.weight_decay and kernel.compute_dtype == jnp.bfloat16 for kernel in kernels)
 
 
-def test_the_bias_of_the_convolution_reaches_no_sample_through_padding(make, packed):
-    """With it an input is never zero: padding must not enter the state."""
+def test_the_convolution_bias_does_not_leak_through_padding(make, packed):
+    """With a bias, inputs are never zero, so padding must not enter the state."""
     model, variables = make(name="mamba", bidirectional=False)
     params = jax.tree.map(jnp.copy, variables["params"])
     bias = params["blocks"]["mixer"]["convolution"]["bias"]
@@ -108,7 +108,7 @@ def test_the_bias_of_the_convolution_reaches_no_sample_through_padding(make, pac
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Return what `transformers` computed (record_oracles.py): arrays, parameters, their gradients."""
+    """Return the results of `transformers` (record_oracles.py): arrays, parameters and gradients."""
     arrays = dict(np.load(Path(__file__).with_name("recorded") / "mamba.npz"))
     named = {kind: {} for kind in ("parameter", "gradient", "")}
     for key, value in arrays.items():
@@ -118,7 +118,7 @@ def recorded():
 
 
 def renamed(theirs):
-    """Return parameters of `transformers` under our names; the table stays one, as `embedding`."""
+    """Return parameters of `transformers` under our names; the shared table is `embedding`."""
     inner = theirs["backbone.layers.0.mixer.D"].shape[0]
 
     def layers(name):
@@ -131,7 +131,7 @@ def renamed(theirs):
     mixer = {
         "input": {"kernel": both[..., :inner]},
         "output_gate": {"kernel": both[..., inner:]},
-        # Theirs begins with the oldest input.
+        # Their kernel begins with the oldest input.
         "convolution": {
             "kernel": layers("mixer.conv1d.weight")[:, :, 0, ::-1].swapaxes(1, 2),
             "bias": layers("mixer.conv1d.bias"),
@@ -151,7 +151,7 @@ def renamed(theirs):
 
 
 def whole_model():
-    """Return (parameters of `renamed`, tokens) -> scores."""
+    """Return a function (parameters from `renamed`, tokens) -> scores."""
     sections = (MambaConfig(state_size=4, time_step_rank=3),)
     config = mamba(
         features=8, layers=2, state=16, norm_epsilon=1e-5, tie_embeddings=False, sections=sections
@@ -160,7 +160,7 @@ def whole_model():
 
     def scores(params, tokens):
         table = params["embedding"]
-        # We multiply what is looked up by the root of its width, and they do not.
+        # We multiply embeddings by the root of their width, and they do not.
         params = params | {"embedding": table / 8**0.5, "head": table}
         layout = packed_layout(jnp.ones_like(tokens), jnp.zeros(tokens.shape, bool))
         hidden, _ = model.apply({"params": params}, tokens, layout, method="hidden")
@@ -169,7 +169,7 @@ def whole_model():
     return scores
 
 
-def test_the_whole_model_is_that_of_transformers(recorded):
+def test_the_whole_model_matches_transformers(recorded):
     arrays, parameters, gradients = recorded
     tokens = jnp.asarray(arrays["tokens"])
 

@@ -1,4 +1,4 @@
-"""The projections' matrix product against the plain one."""
+"""Tests the matrix product of projections against the plain product."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from birdie_jax.models.layers import TRANSPOSED, Projection, matmul, transposed_
 
 
 @pytest.mark.parametrize("leading", [(), (5,), (2, 3), (2, 3, 4)])
-def test_value_and_gradients_are_those_of_the_plain_product(leading):
+def test_value_and_gradients_match_the_plain_product(leading):
     keys = jax.random.split(jax.random.key(0), 3)
     x, kernel = jax.random.normal(keys[0], (*leading, 6)), jax.random.normal(keys[1], (6, 7))
     weights = jax.random.normal(keys[2], (*leading, 7))
@@ -25,7 +25,7 @@ def test_value_and_gradients_are_those_of_the_plain_product(leading):
     np.testing.assert_allclose(dkernel, rows.T @ cotangents, atol=1e-5)
 
 
-def test_the_products_for_cpu_and_for_elsewhere_agree():
+def test_the_products_for_cpus_and_accelerators_agree():
     x = jax.random.normal(jax.random.key(0), (2, 3, 6))
     g = jax.random.normal(jax.random.key(1), (2, 3, 7))
     np.testing.assert_allclose(
@@ -33,7 +33,7 @@ def test_the_products_for_cpu_and_for_elsewhere_agree():
     )
 
 
-def test_a_projection_multiplies_by_a_transposed_kernel_where_there_is_one():
+def test_a_projection_uses_its_transposed_kernel():
     x, kernel = jax.random.normal(jax.random.key(0), (5, 1, 6)), jnp.arange(42.0).reshape(6, 7)
     kernels = transposed_kernels(
         {"a": {"kernel": kernel, "bias": jnp.ones(7)}, "b": {"scale": jnp.ones(7)}}
@@ -44,14 +44,14 @@ def test_a_projection_multiplies_by_a_transposed_kernel_where_there_is_one():
     np.testing.assert_allclose(y, x @ kernel, rtol=1e-5)
 
 
-def test_scores_of_few_tokens_are_those_of_many():
+def test_scores_of_few_tokens_match_scores_of_many():
     hidden = jax.random.normal(jax.random.key(0), (40, 1, 6))
     table = jax.random.normal(jax.random.key(1), (9, 6))
     few = jnp.concatenate([token_scores(hidden[:8], table), token_scores(hidden[8:], table)])
     np.testing.assert_allclose(few, token_scores(hidden, table), atol=1e-5)
 
 
-def test_types_are_those_of_the_inputs():
+def test_types_match_the_inputs():
     x, kernel = jnp.ones((2, 3, 6), jnp.bfloat16), jnp.ones((6, 7), jnp.bfloat16)
     y, pull = jax.vjp(matmul, x, kernel)
     assert y.dtype == jnp.bfloat16

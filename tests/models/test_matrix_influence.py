@@ -1,4 +1,4 @@
-"""Mamba-2's influence is what zeroing a token's entry takes from what is read at the anchor."""
+"""Tests that a token's influence in Mamba-2 is the change at the anchor when its entry is zero."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def some_arrays(groups, seed=0):
 
 
 def by_channel(arrays, reset, anchor):
-    """Return what each token adds to all states at the anchor, and to what is read there, in float64."""
+    """Return each token's contribution to all states at the anchor, and to the output there, in float64."""
     states, outputs = [], []
     for head in range(HEADS):
         group = head * arrays.B.shape[2] // HEADS
@@ -48,7 +48,7 @@ NORMS = {
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_scores_are_those_of_zeroed_entries(groups):
+def test_scores_match_zeroed_entries(groups):
     arrays, anchor = some_arrays(groups), LENGTH - 2
     reset = np.arange(LENGTH)[None] == 4
     states, outputs = by_channel(arrays, reset[0], anchor)
@@ -66,7 +66,7 @@ def test_scores_are_those_of_zeroed_entries(groups):
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_heads_in_reverse_count_at_the_first_token(groups):
+def test_reverse_heads_are_scored_at_the_first_token(groups):
     arrays = some_arrays(groups)
     forward_reset = np.arange(LENGTH)[None] == 0
     reverse_reset = np.arange(LENGTH)[None] >= LENGTH - 2
@@ -83,7 +83,7 @@ def test_heads_in_reverse_count_at_the_first_token(groups):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_delta_rule_has_no_influence_of_tokens():
+def test_gated_deltanet_refuses_influence():
     model, params = small_model("gated_deltanet")
     tokens = jnp.full((1, 4), 300)
     layout = packed_layout(jnp.ones_like(tokens), jnp.ones(tokens.shape, bool))

@@ -1,7 +1,7 @@
-"""RG-LRU, Hawk's block, the Transformer's and BERT against other implementations: values and gradients.
+"""Tests values and gradients of the RG-LRU, of Hawk, of the Transformer and of BERT against other code.
 
-RecurrentGemma's own layers run beside ours (tests/oracles.sh fetches them). What layers of `transformers`
-computed on the weights in tests/models/recorded is kept there; record_oracles.py wrote it.
+RecurrentGemma's own layers run next to ours (tests/oracles.sh fetches them). tests/models/recorded has
+weights and results of `transformers`, which record_oracles.py wrote.
 """
 
 import importlib.util
@@ -28,21 +28,21 @@ from tests.quick_jit import quick_jit
 
 FLOAT32 = jnp.dtype("float32")
 STATE, FEATURES, HEADS, LENGTH = 16, 12, 4, 20
-# Two packed rows; the second has no padding, and resets in mid-sequence.
+# Two packed rows. The second has no padding, and a reset in mid-sequence.
 SEGMENTS = jnp.array([[1] * 7 + [2] * 1 + [3] * 9 + [0] * 3, [1] * 11 + [2] * 9], jnp.int32)
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
 def recurrentgemma():
-    """Return recurrentgemma's jax.layers and jax.modules."""
+    """Return jax.layers and jax.modules of recurrentgemma."""
     folder = os.environ.get("BIRDIE_ORACLES", "")
     if not folder and importlib.util.find_spec("recurrentgemma") is None:
         pytest.skip("recurrentgemma is not there: bash tests/run.sh fetches it")
-    sys.path.append(folder)  # last, so it shadows nothing
+    sys.path.append(folder)  # last, so it shadows no module
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # theirs, while they are imported
+            warnings.simplefilter("ignore")  # warnings of their imports
             from recurrentgemma.jax import layers, modules
         yield layers, modules
     finally:
@@ -51,13 +51,13 @@ def recurrentgemma():
 
 @partial(quick_jit, static_argnums=0)
 def results(apply, params, x, cotangent):
-    """Return output, and the gradients in inputs and parameters."""
+    """Return the output, and the gradients in inputs and parameters."""
     y, pull = jax.vjp(apply, params, x)
     return y, *reversed(pull(cotangent))
 
 
 def random_like(shapes, seed):
-    """Random parameters of the shapes: biases start at zero elsewhere, and would show nothing."""
+    """Return random parameters of these shapes; with the usual zero, biases would have no effect."""
     keys = iter(jax.random.split(jax.random.key(seed), 100))
     return jax.tree.map(lambda leaf: 0.5 * jax.random.normal(next(keys), leaf.shape), shapes)
 
@@ -82,7 +82,7 @@ def hawk_of(theirs):
     return {
         "output_gate": {"kernel": theirs["linear_y"]["kernel"]},
         "input": {"kernel": theirs["linear_x"]["kernel"]},
-        # Theirs begins with the oldest input.
+        # Their kernel begins with the oldest input.
         "convolution": {"kernel": theirs["conv_1d"]["w"][::-1]},
         "rg_lru": rg_lru_of(theirs["rg_lru"]),
         "out": {"kernel": theirs["linear_out"]["kernel"]},
@@ -90,7 +90,7 @@ def hawk_of(theirs):
 
 
 @pytest.mark.slow
-def test_hawk_is_the_recurrent_block_of_recurrentgemma(recurrentgemma):
+def test_hawk_matches_the_recurrent_block_of_recurrentgemma(recurrentgemma):
     _, modules = recurrentgemma
     layout = causal(SEGMENTS)
     key_x, key_y = jax.random.split(jax.random.key(0))
@@ -104,7 +104,7 @@ def test_hawk_is_the_recurrent_block_of_recurrentgemma(recurrentgemma):
         ("linear_out", "bias"),
         ("conv_1d", "b"),
     ):
-        params[name][bias] = jnp.zeros_like(params[name][bias])  # ours have none, by the paper
+        params[name][bias] = jnp.zeros_like(params[name][bias])  # ours have none, as in the paper
     expected = results(
         lambda params, x: theirs.apply({"params": params}, x, positions)[0], params, x, cotangent
     )
@@ -125,7 +125,7 @@ def test_hawk_is_the_recurrent_block_of_recurrentgemma(recurrentgemma):
 
 @pytest.fixture
 def recorded():
-    """Return a function that reads a case: its arrays, its parameters and their gradients by name."""
+    """Return a function that reads the arrays of a case, and its parameters and gradients by name."""
 
     def read(name):
         arrays = dict(np.load(Path(__file__).with_name("recorded") / f"{name}.npz"))
@@ -144,7 +144,7 @@ def check_recorded(apply, rename, case):
     jax.tree.map(close, result, (arrays["y"], arrays["dx"], rename(gradients)))
 
 
-def test_rg_lru_is_that_of_transformers(recorded):
+def test_the_rg_lru_matches_transformers(recorded):
     case = recorded("rg_lru")
     layout = causal(jnp.asarray(case[0]["segment_ids"]))
 
@@ -159,11 +159,11 @@ def test_rg_lru_is_that_of_transformers(recorded):
         }
 
     module = RGLRU(2, bidirectional=False, dtype=FLOAT32, scan_dtype=FLOAT32)
-    # Padding is one sample to them, and a reset a token to us: here it is a single token.
+    # They treat padding as one sample, and we reset at each of its tokens. Here it is a single token.
     check_recorded(lambda params, x: module.apply({"params": params}, x, layout)[0], rename, case)
 
 
-def test_the_transformer_is_llama_with_the_mask_of_a_packed_prefix_lm(recorded):
+def test_the_transformer_matches_llama_with_a_packed_prefix_lm_mask(recorded):
     case = recorded("llama_layer")
     layout = packed_layout(*(jnp.asarray(case[0][name]) for name in ("segment_ids", "bidirectional")))
 
@@ -197,8 +197,8 @@ def test_the_transformer_is_llama_with_the_mask_of_a_packed_prefix_lm(recorded):
 
 
 @pytest.mark.slow
-def test_stacked_attention_is_bert_with_its_norms_before_the_layers(recorded):
-    """A whole masked language model: embeddings, layers, the norm after them and the head."""
+def test_stack_attention_matches_bert_with_pre_layer_norms(recorded):
+    """Tests a whole masked language model: embeddings, layers, the norm after them and the head."""
     arrays, parameters, gradients = recorded("pre_layer_norm_bert")
 
     def rename(theirs):

@@ -1,4 +1,4 @@
-"""What is said of a parameter where it is created is found for the whole model, and errors name it."""
+"""Tests that a model collects the policies of its parameters, and that errors name the parameter."""
 
 from functools import partial
 
@@ -37,12 +37,12 @@ def test_every_parameter_has_a_policy_and_arrays_stay_plain(name, make, packed):
     for policy, leaf in zip(jax.tree.leaves(policies), jax.tree.leaves(variables["params"]), strict=True):
         assert isinstance(policy, ParameterPolicy)
         assert leaf.dtype == jnp.float32
-        # One dimension more where layers are scanned.
+        # Scanned layers have one more dimension.
         assert leaf.ndim - len(policy.axes) in (0, 1)
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
-def test_types_of_computation_are_those_of_the_model(remat, make):
+def test_compute_types_follow_the_config(remat, make):
     model, _ = make(name="hawk_mlp", dtype="bfloat16", remat=remat)
     policies = parameter_policies(model)
     mixer = policies["blocks"]["mixer"]
@@ -51,7 +51,7 @@ def test_types_of_computation_are_those_of_the_model(remat, make):
     assert policies["final_norm"]["scale"].compute_dtype == jnp.float32
 
 
-def test_a_parameter_is_read_in_its_type_of_computation():
+def test_a_parameter_is_returned_in_its_compute_type():
     layer = Layer(ParameterPolicy((None,), weight_decay=False, compute_dtype=jnp.bfloat16))
     y, variables = layer.init_with_output(jax.random.key(0), jnp.zeros(3, jnp.bfloat16))
     assert y.dtype == jnp.bfloat16
@@ -71,7 +71,7 @@ def test_a_parameter_without_a_policy_is_an_error():
     )
 
 
-def test_a_policy_has_an_axis_for_each_dimension():
+def test_a_policy_requires_an_axis_for_each_dimension():
     with pytest.raises(ValueError) as error:
         collect_policies(Layer(ParameterPolicy((None, "inner"), weight_decay=False)), jnp.zeros(3))
     assert str(error.value) == (
@@ -84,7 +84,7 @@ def test_the_axis_of_scanned_layers_is_whole():
     assert partition_spec((), (8,), SIZES) == PartitionSpec(None)
 
 
-def test_a_last_projection_is_divided_along_its_channels_where_that_is_even():
+def test_a_last_projection_is_divided_along_its_channels_if_even():
     axes = ("inner", "features")
     assert partition_spec(axes, (2, 8, 6), SIZES) == PartitionSpec(None, ("tensor", "fsdp"), None)
     assert partition_spec(axes, (2, 6, 8), SIZES) == PartitionSpec(None, "tensor", "fsdp")

@@ -1,4 +1,4 @@
-"""An implementation for another platform is refused before anything is compiled, in one line."""
+"""Tests that an implementation for another platform is refused before compilation, in one line."""
 
 from dataclasses import replace
 
@@ -20,10 +20,10 @@ DEVICES = {"cpu": [FakeDevice("cpu", "cpu", 0)], "gpu": devices_of("H200x8"), "t
 
 
 def config_with(name: str, implementation: str) -> Config:
-    """Return the default configuration with a model whose mixer has an implementation."""
+    """Return the default configuration with a model and the implementation of its mixer."""
     config = Config()
     if name == "transformer":
-        # As parsed: sections of defaults are left out.
+        # As in a parsed config, without sections of defaults.
         sections = (AttentionConfig(implementation=implementation),) if implementation else ()
         return replace(config, model=replace(config.model, name=name, sections=sections))
     return replace(config, model=replace(config.model, name=name, scan_implementation=implementation))
@@ -31,8 +31,8 @@ def config_with(name: str, implementation: str) -> Config:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("name", language_model_names())
-def test_every_implementation_is_refused_where_it_cannot_run(name, platform, monkeypatch):
-    """As on a machine with such devices: those are attached."""
+def test_an_implementation_is_refused_where_it_cannot_run(name, platform, monkeypatch):
+    """The devices of the platform count as attached."""
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     field = "model.scan_implementation"
     implementations = known = {"": PLATFORMS, **linear_scan.IMPLEMENTATIONS}
@@ -71,8 +71,8 @@ def test_every_implementation_is_refused_where_it_cannot_run(name, platform, mon
         ("transformer", "cudnn", "tpu, not attached", "xla, splash, splash_interpret"),
     ],
 )
-def test_a_mesh_is_refused_for_the_platform_of_its_own_devices(name, implementation, platform, allowed):
-    """Whatever is attached: a plan is made for other machines."""
+def test_a_mesh_is_checked_for_the_platform_of_its_devices(name, implementation, platform, allowed):
+    """The attached devices do not matter, because a plan may be for other machines."""
     config = config_with(name, implementation)
     field = "attention.implementation" if name == "transformer" else "scan_implementation"
     with pytest.raises(ConfigError) as error:
@@ -83,7 +83,7 @@ def test_a_mesh_is_refused_for_the_platform_of_its_own_devices(name, implementat
     )
 
 
-def test_more_states_than_the_gpu_kernel_takes_are_refused(monkeypatch):
+def test_more_states_than_the_gpu_kernel_supports_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     model = replace(config_with("mamba", "pallas_gpu").model, sections=(MambaConfig(state_size=41),))
     with pytest.raises(ConfigError) as error:
@@ -93,7 +93,7 @@ def test_more_states_than_the_gpu_kernel_takes_are_refused(monkeypatch):
     )
 
 
-def test_what_another_mixer_reads_is_not_checked():
+def test_fields_of_other_mixers_are_not_checked():
     check_platform(config_with("transformer", "").model, "cpu")
     model = replace(config_with("transformer", "").model, scan_implementation="pallas_tpu")
     check_platform(model, "cpu")
@@ -117,7 +117,7 @@ def test_what_another_mixer_reads_is_not_checked():
         ({}, None),
     ],
 )
-def test_cudnn_needs_types_and_widths_that_it_has(fields, message):
+def test_cudnn_requires_supported_types_and_widths(fields, message):
     config = default_config()
     config.model.update({"name": "transformer", "attention": {"implementation": "cudnn"}} | fields)
     if message is None:

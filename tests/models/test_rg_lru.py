@@ -1,4 +1,4 @@
-"""The RG-LRU against its equations, a token and a channel at a time in float64, in both directions."""
+"""Tests the RG-LRU against its equations, for each token and channel in float64, in both directions."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def logistic(x):
 
 
 def by_token(params, x, layout, bidirectional):
-    """h of one row, by loops."""
+    """Return h of one row, computed with loops."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, float), params)
     width = STATE // HEADS
 
@@ -47,12 +47,12 @@ def by_token(params, x, layout, bidirectional):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_states_are_those_of_the_equations(bidirectional, packed):
+def test_states_match_the_equations(bidirectional, packed):
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
     x = np.random.default_rng(0).normal(size=(1, packed.tokens.shape[1], STATE))
     module = RGLRU(HEADS, bidirectional, jnp.dtype("float32"), jnp.dtype("float32"))
     variables = quick_jit(module.init)(jax.random.key(0), jnp.asarray(x, jnp.float32), layout)
-    # Biases start at zero, and the state forgets slowly: neither would show.
+    # Biases start at zero and the state forgets slowly, so errors in either would have no effect.
     moved = jax.tree.map(
         lambda leaf: leaf + 0.5 * jnp.sin(7 * jnp.arange(leaf.size)).reshape(leaf.shape), variables
     )
@@ -62,7 +62,7 @@ def test_states_are_those_of_the_equations(bidirectional, packed):
 
 
 @pytest.mark.slow
-def test_radii_start_uniform_in_their_squares(packed):
+def test_initial_squared_radii_are_uniform(packed):
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
     x = jnp.zeros((1, packed.tokens.shape[1], 4096))
     module = RGLRU(512, False, jnp.dtype("float32"), jnp.dtype("float32"))

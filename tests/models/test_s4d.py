@@ -1,4 +1,4 @@
-"""S4D against scipy and a float64 recurrence: kernels, and every form with its gradients, under resets."""
+"""Tests S4D against scipy and a float64 recurrence: kernels, and all forms with gradients and resets."""
 
 from functools import cache, partial
 
@@ -35,7 +35,7 @@ EXACT = {
 
 
 def random_system(heads, seed=0, dtype=np.float64):
-    """Return continuous A, C, D and the step, of every head."""
+    """Return the continuous A, C, D and the step of every head."""
     random = np.random.default_rng(seed)
     a = -random.uniform(0.1, 1, (heads, MODES)) + 1j * random.normal(0, 3, (heads, MODES))
     c = random.normal(size=(heads, MODES)) + 1j * random.normal(size=(heads, MODES))
@@ -45,11 +45,11 @@ def random_system(heads, seed=0, dtype=np.float64):
 
 
 def scipy_output(system, head, u):
-    """Return y of one head for a sequence of one channel, by scipy's own discretisation and simulation."""
+    """Return y of one head for a sequence of one channel, with scipy's discretisation and simulation."""
     a, c, d, step = (np.asarray(part[head]) for part in system)
     matrices = np.diag(a), np.ones((len(a), 1)), c[None], np.array([[d]])
     discrete = scipy.signal.cont2discrete(matrices, step, method="zoh")
-    # Scipy's output sees the state before its input: ours after it.
+    # Scipy's output reads the state before its input, ours the state after it.
     h, y = np.zeros(len(a), complex), []
     for value in u:
         h = discrete[0] @ h + discrete[1][:, 0] * value
@@ -58,7 +58,7 @@ def scipy_output(system, head, u):
 
 
 DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-# Direction and heads are independent: each of both once is enough.
+# Direction and heads are independent, so each value needs one case.
 CASES = pytest.mark.parametrize(
     ("heads", "reverse"), [(1, True), (2, False)], ids=["one head in reverse", "heads forward"]
 )
@@ -72,7 +72,7 @@ def random_inputs(heads):
 
 @cache
 def results_of_exact_forms(heads, reverse):
-    """Return a function from resets to what every exact form gives, and its gradients."""
+    """Return a function from resets to the results and gradients of every exact form."""
 
     def results(form, system, u, reset, cotangent):
         y, pull = jax.vjp(lambda system, u: form(discretise(*system), u, reset, reverse=reverse), system, u)
@@ -89,7 +89,7 @@ def results_of_exact_forms(heads, reverse):
 @pytest.mark.sampled
 @CASES
 @given(reset=arrays(bool, (ROWS, LENGTH), elements=st.booleans(), fill=st.just(False)))
-def test_exact_forms_are_the_recurrence_in_values_and_gradients(heads, reverse, reset):
+def test_exact_forms_match_the_recurrence_in_values_and_gradients(heads, reverse, reset):
     with jax.enable_x64(True):
         found = results_of_exact_forms(heads, reverse)(jnp.asarray(reset))
         expected = found.pop("recurrent")
@@ -99,7 +99,7 @@ def test_exact_forms_are_the_recurrence_in_values_and_gradients(heads, reverse, 
 
 @pytest.mark.sampled
 @CASES
-def test_all_forms_are_scipy_s_zero_order_hold(heads, reverse):
+def test_all_forms_match_the_zero_order_hold_of_scipy(heads, reverse):
     system, u, _ = random_inputs(heads)
     turned = u[:, ::-1] if reverse else u
     expected = np.stack(
@@ -142,8 +142,8 @@ def test_the_fourier_form_has_the_gradients_of_the_recurrence(reverse):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), found, expected)
 
 
-def test_float32_kernels_are_exact_enough_and_begin_alike():
-    """At the paper's initialisation, with its smallest and its largest step, to 4,096 tokens."""
+def test_float32_kernels_are_accurate_and_short_ones_are_prefixes():
+    """Uses the paper's initialisation with its smallest and largest step, for up to 4,096 tokens."""
     a = np.stack([eigenvalues("legs", 64)] * 2)
     c = np.random.default_rng(0).normal(size=(2, 64, 2)) @ np.array([1, 1j])
     system = a, c, np.ones(2), np.array([0.01, 1.0])
@@ -156,7 +156,7 @@ def test_float32_kernels_are_exact_enough_and_begin_alike():
     np.testing.assert_allclose(rounded.kernel(128), kernel[:, :128], rtol=1e-6, atol=1e-7)
 
 
-def test_initial_eigenvalues_are_those_of_hippo():
+def test_initial_eigenvalues_match_hippo():
     legs = eigenvalues("legs", 64)
     n = np.arange(64)
     root = np.sqrt(2 * n + 1)
@@ -173,13 +173,13 @@ def test_initial_eigenvalues_are_those_of_hippo():
 
 
 @pytest.mark.parametrize("modes", [1, 5, 64])
-def test_initial_eigenvalues_are_the_same_whatever_a_hosts_lapack_rounds(modes, monkeypatch):
+def test_initial_eigenvalues_do_not_depend_on_the_rounding_of_lapack(modes, monkeypatch):
     expected = eigenvalues("legs", modes)
     exact = np.linalg.eigvalsh
 
     def rounded_otherwise(matrix):
         values = exact(matrix)
-        # As far as two of them differ, and a few bits more.
+        # A few bits more than the difference between two LAPACKs.
         return values + np.abs(values).max() * 2.0**-48 * np.resize([1, -1, 0], modes)
 
     monkeypatch.setattr(np.linalg, "eigvalsh", rounded_otherwise)
@@ -187,7 +187,7 @@ def test_initial_eigenvalues_are_the_same_whatever_a_hosts_lapack_rounds(modes, 
 
 
 @pytest.mark.parametrize("length", [64, 384, 385, 4096])
-def test_the_form_is_chosen_by_the_length_of_rows(length):
+def test_the_form_depends_on_the_length_of_rows(length):
     assert choose_form(EncoderConfig(), length) == ("toeplitz" if length <= 384 else "chunked")
     for form in ("toeplitz", "chunked"):
         assert choose_form(EncoderConfig(ssm_form=form), length) == form
@@ -195,8 +195,8 @@ def test_the_form_is_chosen_by_the_length_of_rows(length):
 
 @pytest.mark.sampled
 @DIRECTIONS
-def test_the_layer_is_scipy_s_with_the_parameters_it_saves(reverse):
-    """At the paper's 64 modes; a real part of A above -1e-4 counts as that."""
+def test_the_layer_matches_scipy_with_its_saved_parameters(reverse):
+    """Uses the paper's 64 modes; a real part of A above -1e-4 is clipped."""
     layer = S4D(EncoderConfig(ssm_heads=2), reverse, jnp.dtype("float32"))
     segments = jnp.ones((1, LENGTH), jnp.int32)
     layout = packed_layout(segments, segments > 0)
@@ -213,8 +213,8 @@ def test_the_layer_is_scipy_s_with_the_parameters_it_saves(reverse):
         np.testing.assert_allclose(found[:, head], expected, atol=2e-5 * np.abs(expected).max(), rtol=0)
 
 
-def test_a_layer_starts_as_the_paper_s():
-    """dt log-uniform between its bounds, Re C and Im C of variance 1/2, D = 1."""
+def test_initial_parameters_match_the_paper():
+    """dt is log-uniform between its bounds, Re C and Im C have a variance of 1/2, and D is 1."""
     heads = 2000
     layer = S4D(EncoderConfig(ssm_heads=heads, ssm_state=4), False, jnp.dtype("float32"))
     one = jnp.ones((1, 1), jnp.int32)
@@ -236,7 +236,7 @@ def test_a_layer_starts_as_the_paper_s():
 
 
 def lowered_flops(function, *arguments):
-    """Return the FLOPs of a program as it is written, which takes no compilation."""
+    """Return the FLOPs of a lowered program, without compiling it."""
     return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
 
 
@@ -244,8 +244,8 @@ def abstract(shape, dtype="float32"):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def test_the_toeplitz_form_adds_a_twentieth_to_blocks_of_128_tokens_at_most(monkeypatch):
-    """Of width 512, forward and backward, without the head and the optimizer of a step."""
+def test_the_toeplitz_form_adds_at_most_a_twentieth_to_blocks_of_128_tokens(monkeypatch):
+    """For width 512, forward and backward, without the head and the optimizer."""
     width, length, rows = 512, 128, 8
     section = EncoderConfig(positions=length)
     config = ModelConfig(
@@ -266,12 +266,12 @@ def test_the_toeplitz_form_adds_a_twentieth_to_blocks_of_128_tokens_at_most(monk
     whole = counted()
     monkeypatch.setattr(s4d, "toeplitz_product", lambda space, u, reset, *, reverse: u)
     added = whole / counted() - 1
-    # 4 L D of 26 D^2 by the product alone.
+    # The product alone adds 4 L D to 26 D^2.
     assert 4 * length / (26 * width) < added < 0.05
 
 
 @DIRECTIONS
-def test_a_token_of_the_chunked_form_takes_the_same_work_in_rows_of_any_length(reverse):
+def test_the_chunked_form_has_a_constant_cost_per_token(reverse):
     def flops_of_token(length):
         def output(parts, u, reset):
             return chunked_product(discretise(*parts), u, reset, reverse=reverse, chunk=128).sum()

@@ -1,4 +1,4 @@
-"""Mamba's influence is what zeroing a token's entry takes from the scan's output at the anchor."""
+"""Tests that a token's influence in Mamba is the change in the anchor's output when its entry is zero."""
 
 from functools import partial
 
@@ -29,7 +29,7 @@ def some_arrays(seed, length, channels=CHANNELS, states=STATES):
 
 
 def zeroed_entries(given_arrays, reset, anchor):
-    """Return, by a float64 loop, what each token's entry adds to the state [N, channels] at the anchor."""
+    """Return each entry's contribution to the state [N, channels] at the anchor, from a float64 loop."""
     steps, u, A, B, _ = given_arrays
     steps, u, B = steps[0], u[0], B[0]
     entries = (steps * u)[:, None] * B[..., None]
@@ -67,7 +67,7 @@ def scores_of_all_kinds(arrays, reset, anchors):
 
 
 @given(seed=st.integers(0, 99), cut=st.integers(0, LENGTH - 1), anchor=st.integers(0, LENGTH - 1))
-def test_scores_are_those_of_zeroed_entries(seed, cut, anchor):
+def test_scores_match_zeroed_entries(seed, cut, anchor):
     arrays = some_arrays(seed, LENGTH)
     reset = np.arange(LENGTH)[None] == cut
     states, whole = zeroed_entries(arrays, reset[0], anchor)
@@ -86,7 +86,7 @@ def test_scores_are_those_of_zeroed_entries(seed, cut, anchor):
     np.testing.assert_allclose(entry, np.linalg.norm(entries, axis=(1, 2)), rtol=1e-5)
 
 
-def test_reverse_channels_count_at_the_first_token():
+def test_reverse_channels_are_scored_at_the_first_token():
     length = 9
     arrays = some_arrays(3, length, channels=2 * CHANNELS)
     forward_reset = np.arange(length)[None] == 0
@@ -110,11 +110,11 @@ def test_reverse_channels_count_at_the_first_token():
     np.testing.assert_allclose(alone, one, rtol=1e-5, atol=1e-6)
 
 
-# Two chunks of the loop with a rest, and less than a chunk.
+# Two chunks of the loop and a remainder, and less than a chunk.
 @pytest.mark.parametrize("length", tiered({150}, [150, 20]))
 @pytest.mark.parametrize("norm", ["absolute", "signed", "l2", "relative"])
 @pytest.mark.parametrize("anchors", [(-1,), (6, -1), (6,)], ids=str)
-def test_the_loop_gives_what_whole_arrays_give(norm, anchors, length):
+def test_the_loop_matches_whole_arrays(norm, anchors, length):
     arrays = jax.tree.map(
         lambda *rows: jnp.asarray(np.concatenate(rows), jnp.float32),
         *(some_arrays(seed, length, channels=24) for seed in (2, 3)),
@@ -128,10 +128,10 @@ def test_the_loop_gives_what_whole_arrays_give(norm, anchors, length):
     np.testing.assert_allclose(looped, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_a_long_row_has_no_nan_and_what_is_forgotten_counts_nothing():
+def test_a_long_row_has_no_nan_and_forgotten_tokens_score_zero():
     length = 4096
     one = np.ones((1, length, 2))
-    # exp of minus 1e34 times a step of the anchor's own distance, 0, is 1 all the same.
+    # At the anchor itself the distance is 0, so exp(-1e34 * 0) is still 1.
     arrays = SelectiveArrays(one, one, np.array([[-np.log(2)], [-1e34]]), one[..., :1], one[..., :1])
     anchors = jnp.arange(length)[None] == length - 1
     found = score(InfluenceRequest(anchors), arrays, np.zeros((1, length), bool))

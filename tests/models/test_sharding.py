@@ -1,4 +1,4 @@
-"""Every model over eight devices gives the loss, gradients and scores of tokens it gives on one."""
+"""Tests that every model has the same loss, gradients and token scores on eight devices as on one."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from tests.quick_jit import QUICK_FLAGS
 
 
 @pytest.mark.slow
-def test_every_model_is_the_same_over_eight_devices():
-    """In a process of its own: the number of devices is fixed when JAX starts."""
+def test_every_model_has_the_same_results_on_eight_devices():
+    """Runs in a subprocess, because the number of devices is fixed when JAX starts."""
     flags = f"--xla_force_host_platform_device_count=8 {QUICK_FLAGS}"
     run = subprocess.run(
         [sys.executable, "-m", "tests.models.sharded_models"],

@@ -1,4 +1,4 @@
-"""The kernel, in the interpreter, against attention with the mask of packed samples written out."""
+"""Tests the kernel, in the interpreter, against attention with an explicit mask of packed samples."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ LENGTH, HEADS, KV_HEADS, WIDTH = 256, 4, 2, 128
 
 
 def row_of(*samples):
-    """Context, target and padding behind it; the last part fills the row."""
+    """Return a row of samples, each with context, target and padding after it, then padding."""
     segments, context = [], []
     for number, (in_context, target, padding) in enumerate(samples, start=1):
         segments += [number] * (in_context + target) + [0] * padding
@@ -28,7 +28,7 @@ def row_of(*samples):
 
 @pytest.fixture(scope="module")
 def layout():
-    """Rows of one sample, of contexts across and within the kernel's blocks, and ending in a context."""
+    """Return rows with one sample, with contexts across and within blocks, and with a final context."""
     rows = [
         row_of((200, 56, 0)),
         row_of((140, 20, 3), (0, 30, 3), (30, 20, 0)),
@@ -40,7 +40,7 @@ def layout():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("bidirectional", "window"), [(True, 0), (False, 0), (False, 40)])
-def test_values_and_gradients_are_those_of_the_written_mask(bidirectional, window, layout):
+def test_values_and_gradients_match_attention_with_a_mask(bidirectional, window, layout):
     keys = jax.random.split(jax.random.key(0), 4)
     rows = layout.segment_ids.shape[0]
     query, cotangent = (jax.random.normal(key, (rows, LENGTH, HEADS, WIDTH)) for key in keys[:2])
@@ -74,14 +74,14 @@ def test_last_visible_is_the_end_of_the_context_or_the_token_itself(layout):
     assert (last[2, 215:] == LENGTH - 1).all()
 
 
-def test_a_length_of_no_whole_blocks_is_refused():
+def test_a_length_without_whole_blocks_is_refused():
     layout = packed_layout(jnp.ones((1, 100), jnp.int32), jnp.ones((1, 100), bool))
     x = jnp.zeros((1, 100, 2, WIDTH))
     with pytest.raises(ValueError, match="length must be a multiple of 128; found 100"):
         packed_splash_attention(x, x, x, layout, bidirectional=True)
 
 
-def test_a_window_where_the_context_is_read_both_ways_is_refused(layout):
+def test_a_window_with_a_bidirectional_context_is_refused(layout):
     x = jnp.zeros((3, LENGTH, 2, WIDTH))
     with pytest.raises(
         ValueError, match="splash attention: found a window of 8 and bidirectional; allowed: 0"
@@ -90,7 +90,7 @@ def test_a_window_where_the_context_is_read_both_ways_is_refused(layout):
 
 
 @pytest.mark.parametrize("bidirectional", tiered({False}, [True, False]))
-def test_a_model_gives_the_same_by_either_implementation(bidirectional, make, layout):
+def test_a_model_has_the_same_outputs_with_either_implementation(bidirectional, make, layout):
     tokens = jax.random.randint(jax.random.key(0), layout.segment_ids.shape, 256, 384, jnp.int32)
     results = []
     for implementation in ("xla", "splash_interpret"):

@@ -1,4 +1,4 @@
-"""Heads of fine-tuning against loops in float64, in packed rows; and what distinguishes texts of a pair."""
+"""Tests heads for fine-tuning against float64 loops, in packed rows, and the token types of text pairs."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ from tests.quick_jit import quick_jit
 from tests.trained_workdirs import micro_config
 
 FEATURES = 6
-# Two samples with padding between them and behind, and one sample alone.
+# Two samples with padding between and after them, and a row of one sample.
 SEGMENTS = np.array([[1, 1, 1, 0, 2, 2, 2, 2, 0], [1, 1, 1, 1, 1, 0, 0, 0, 0]], np.int32)
 SAMPLES = {(0, 0): (0, 3), (0, 1): (4, 8), (1, 0): (0, 5)}
 FIRST = np.array([[0, 4], [0, 1]], np.int32)
@@ -37,7 +37,7 @@ def config_of(kind, outputs=1, **more):
 
 
 def scores_of(config, row_keys=None):
-    """Return the head's scores of random activations, with what they were made of."""
+    """Return the head's scores of random activations, and the activations, parameters and samples."""
     random = np.random.default_rng(0)
     x = random.normal(size=(*SEGMENTS.shape, FEATURES)).astype(np.float32)
     head, samples = head_type(config)(config), Samples(jnp.asarray(SEGMENTS), jnp.asarray(FIRST))
@@ -49,7 +49,7 @@ def scores_of(config, row_keys=None):
 
 
 def pooled_scores(x, params):
-    """Return the scores of each sample, one at a time."""
+    """Return the scores of each sample, computed one at a time."""
     found = {}
     for (row, number), (begin, end) in SAMPLES.items():
         mean = sum(x[row, place] for place in range(begin, end)) / (end - begin)
@@ -164,8 +164,8 @@ def test_the_type_of_a_token_is_the_number_of_its_text():
 
 
 @pytest.mark.parametrize("name", tiered({"gated_ssm"}, ["bigs", "gated_ssm"]))
-def test_a_sample_has_the_same_loss_in_any_company(name):
-    """Alone as evaluation reads it, packed with others, and with more padding; and all of it is counted."""
+def test_the_loss_of_a_sample_does_not_depend_on_its_row(name):
+    """Tests a sample alone, as in evaluation, packed with others, and with more padding."""
     config = micro_config(name=name, head="classification", head_name="topic", head_outputs=2).model
     model = build_model(config, 384)
     rows = [[PAIR, SINGLE], [SINGLE], []]
@@ -182,6 +182,6 @@ def test_a_sample_has_the_same_loss_in_any_company(name):
     for row, label in enumerate((1, 0)):
         wanted = logsumexp(scores[row, 0]) - scores[row, 0, label]
         assert packed.found.losses[0, row] == pytest.approx(wanted, rel=1e-5)
-    # No sample is left out unseen.
+    # A row with too many samples has NaN losses, so no sample is ignored silently.
     crowded = losses(1, batch)
     assert np.isnan(crowded.found.losses[0]).all() and np.isfinite(crowded.found.losses[1:]).all()

@@ -1,4 +1,4 @@
-"""Chunked cross-entropy against all logits at once in float64, and the memory it is chunked for."""
+"""Tests chunked cross-entropy against float64 with all logits at once, and its memory."""
 
 import re
 
@@ -16,7 +16,7 @@ ROWS, LENGTH, FEATURES, VOCAB = 2, 12, 8, 40
 
 @pytest.fixture(scope="module")
 def inputs():
-    """Return hidden, table, labels and mask, the mask false on about half of all positions."""
+    """Return hidden, table, labels and mask; the mask is false for about half of the positions."""
     random = np.random.default_rng(0)
     hidden = random.normal(size=(ROWS, LENGTH, FEATURES))
     table = random.normal(size=(VOCAB, FEATURES))
@@ -34,12 +34,12 @@ def inputs():
 
 @pytest.fixture(scope="module")
 def bias():
-    """Return what a head adds to each score, large enough to change greedy choices."""
+    """Return the bias of a head, large enough to change greedy choices."""
     return jnp.asarray(np.random.default_rng(2).normal(size=VOCAB) * 3, jnp.float32)
 
 
 def oracle(hidden, table, targets, mask, bias=0.0):
-    """Return (loss, correct, probabilities) by the definition, in float64."""
+    """Return (loss, correct, probabilities) from the definition, in float64."""
     logits = np.asarray(hidden, np.float64) @ np.asarray(table, np.float64).T + np.asarray(bias, np.float64)
     probabilities = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities /= probabilities.sum(-1, keepdims=True)
@@ -50,11 +50,11 @@ def oracle(hidden, table, targets, mask, bias=0.0):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("chunk", [4, "held"])
-def test_scores_are_capped_before_some_are_barred(losses, inputs, bias):
+def test_the_soft_cap_applies_before_the_bias(losses, inputs, bias):
     hidden, table, targets, mask = inputs
     cap = 2.0
     scores = cap * np.tanh(np.asarray(hidden, np.float64) @ np.asarray(table, np.float64).T / cap)
-    # Of a table that is the identity the scores are the hidden states.
+    # With the identity as the table, the scores are the hidden states.
     expected = oracle(scores, np.eye(VOCAB), targets, mask, bias)[:2]
     found = losses(hidden, table, targets, mask, bias=bias, soft_cap=cap)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
@@ -63,16 +63,16 @@ def test_scores_are_capped_before_some_are_barred(losses, inputs, bias):
 
 @pytest.fixture
 def losses(chunk, monkeypatch):
-    """Return `token_losses` for a chunk; "held": without chunks, as a CPU does with few logits."""
+    """Return `token_losses` for a chunk size; "held" has no chunks, as on a CPU with few logits."""
     monkeypatch.setattr(module, "HELD_LOGITS_BYTES", HELD_LOGITS_BYTES if chunk == "held" else 0)
-    # A new function each time, so JAX has no compiled program for it.
+    # Return a new function each time, so JAX does not reuse a compiled program.
     return lambda *arrays, **bias: token_losses(*arrays, LENGTH if chunk == "held" else chunk, **bias)
 
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("chunk", [1, 4, 12, 99, "held"])
-def test_losses_greedy_choices_and_gradients(inputs, bias, losses, biased):
-    """The gradient of the bias is the sum of those of the logits."""
+def test_losses_greedy_choices_and_gradients_match_float64(inputs, bias, losses, biased):
+    """The gradient of the bias is the sum of the gradients of the logits."""
     hidden, table, targets, mask = inputs
     weights = np.random.default_rng(1).uniform(0.5, 2, (ROWS, LENGTH))
 
@@ -107,7 +107,7 @@ def test_the_first_of_equal_scores_is_the_greedy_choice(losses):
 
 
 def test_scores_of_bfloat16_activations_are_float32(inputs):
-    """The loss of rounded inputs is exact to float32, not rounded to bfloat16."""
+    """The loss of rounded inputs has the precision of float32, not of bfloat16."""
     hidden, table = (x.astype(jnp.bfloat16) for x in inputs[:2])
     loss, _ = quick_jit(token_losses, static_argnums=4)(hidden, table.astype(jnp.float32), *inputs[2:], 4)
     assert loss.dtype == jnp.float32
@@ -115,12 +115,12 @@ def test_scores_of_bfloat16_activations_are_float32(inputs):
 
 
 def test_a_chunk_that_does_not_divide_the_length_is_refused(inputs):
-    # Also where it is not read, so a configuration fails on every machine or on none.
+    # Also on a CPU, which does not use the chunk, so a config fails on every machine or on none.
     with pytest.raises(ValueError, match=f"^{re.escape('loss chunk 5 does not divide the length 12')}$"):
         token_losses(*inputs, 5)
 
 
-def test_memory_is_that_of_one_chunk():
+def test_memory_holds_one_chunk():
     rows, length, vocab, features = 2, 128, 1 << 17, 8
     all_logits = rows * length * vocab * 4
 

@@ -1,4 +1,4 @@
-"""What a CPU changes: no kernels for TPUs are traced; layers are unrolled, with the values of the loop."""
+"""Tests programs for CPUs: they trace no kernels for TPUs, and unrolled layers match the loop."""
 
 from dataclasses import replace
 
@@ -20,12 +20,12 @@ CONFIG = ModelConfig(
 )
 
 
-def test_a_shallow_model_is_unrolled_on_a_cpu_alone(monkeypatch):
+def test_a_shallow_model_is_unrolled_only_on_a_cpu(monkeypatch):
     monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", MAX_UNROLLED_LAYERS)
     tpu = AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
         assert layers_at_a_time(CONFIG) == 1
-    # The mesh decides, whatever this machine has.
+    # The mesh determines the platform, not this machine.
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     cpu = AbstractDevice(device_kind="cpu", num_cores=None, platform="cpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=cpu)):
@@ -35,7 +35,7 @@ def test_a_shallow_model_is_unrolled_on_a_cpu_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "transformer"])
-def test_kernels_for_tpus_are_traced_where_one_may_run_them(name):
+def test_kernels_for_tpus_are_traced_only_where_a_tpu_may_run(name):
     model = build_model(replace(CONFIG, name=name, features=256, state=256), 16)
     batch = one_token_batch()
     batch = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (1, 128)), batch)
@@ -60,7 +60,7 @@ def batch():
 
 
 @pytest.mark.slow
-def test_values_and_gradients_are_those_of_the_loop(batch, monkeypatch):
+def test_values_and_gradients_match_the_loop(batch, monkeypatch):
     def results(max_unrolled):
         monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", max_unrolled)
         model = build_model(CONFIG, 16)

@@ -1,4 +1,4 @@
-"""Attention with a sliding window: what a token sees, and the ring that decoding carries."""
+"""Tests attention with a sliding window: the tokens that a token sees, and the ring cache of decoding."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ SECTION = AttentionConfig(heads=4, kv_heads=2, window=WINDOW)
 
 
 def by_loops(query, key, value, batch, *, bidirectional, window):
-    """Attention in float64, one token after the other: which tokens it sees is written out in words."""
+    """Return attention in float64, one token at a time, with explicit conditions for the tokens it sees."""
     segments, context = np.asarray(batch.segment_ids[0]), np.asarray(batch.bidirectional[0])
     query, key, value = (np.asarray(part[0], np.float64) for part in (query, key, value))
     found = np.zeros(query.shape)
@@ -47,7 +47,7 @@ def projected(length, heads=4, kv_heads=2, width=4):
 
 @pytest.mark.parametrize("window", [1, 2, 3, 100])
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_packed_attention_is_that_of_loops(bidirectional, window, packed):
+def test_packed_attention_matches_loops(bidirectional, window, packed):
     parts = projected(packed.tokens.shape[1])
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
     own = {"bidirectional": bidirectional, "window": window}
@@ -61,7 +61,7 @@ def test_packed_attention_is_that_of_loops(bidirectional, window, packed):
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_gradients_of_one_sample_are_those_of_jax_with_a_local_window(bidirectional):
+def test_gradients_of_one_sample_match_jax_with_a_local_window(bidirectional):
     parts = projected(9)
     segments = jnp.ones((1, 9), jnp.int32)
     layout = packed_layout(segments, segments > 0)
@@ -83,7 +83,7 @@ def test_gradients_of_one_sample_are_those_of_jax_with_a_local_window(bidirectio
 
 @quick_jit
 def extend(cache, layout, key):
-    """Return the cache after a causal call, what is attended to, and the mask."""
+    """Return the cache after a causal call, the attended values, and the mask."""
     positions = layout.positions(cache.tokens)
     mask = packed_mask(layout, False, WINDOW)
     cache, attended = cache.extended(layout, mask, positions, key, key)
@@ -94,10 +94,10 @@ ACTIONS = st.lists(st.sampled_from(["continue", "begin", "pad"]), min_size=12, m
 
 
 @given(ACTIONS, st.lists(st.sampled_from([1, 4]), min_size=3, max_size=12), st.data())
-def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
-    """Whatever the calls are that a row is cut into, whatever is padding and wherever a call is not full.
+def test_each_token_attends_to_the_last_tokens_of_its_sample(actions, lengths, data):
+    """This holds for any division of a row into calls, any padding and any skipped tokens.
 
-    A key is the number of its token in the row, so keys identify the tokens that are attended to.
+    A key is the number of its token in the row, so keys identify the attended tokens.
     """
     cache, sample = WindowCache.empty((1, WINDOW, 1, 1), jnp.float32), []
     number = 0
@@ -133,13 +133,13 @@ def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
 
 @pytest.fixture(params=tiered({True}, [True, False]), ids=["bidirectional", "causal"])
 def windowed(request, make):
-    """A model with a window shorter than the samples, its variables, and a jitted call with a cache."""
+    """Return a model with a window shorter than the samples, its variables, and a call with a cache."""
     model, variables = make(name="transformer", bidirectional=request.param, sections=(SECTION,))
     return model, variables, partial(compiled(model, "hidden"), variables)
 
 
-def test_prefill_and_decoding_are_one_pass(windowed, pack):
-    """The target is read token by token, or in one call; the ring has turned more than once."""
+def test_prefill_and_decoding_match_one_pass(windowed, pack):
+    """The target is read one token at a time or in one call; the ring wraps around more than once."""
     model, variables, advance = windowed
     batch = pack([[(5, 7)]] * 2, length=12)
     layout = packed_layout(batch.segment_ids, batch.bidirectional)
@@ -156,7 +156,7 @@ def test_prefill_and_decoding_are_one_pass(windowed, pack):
 
 
 def test_a_token_reaches_as_far_as_the_windows_of_its_layers(windowed):
-    """Two layers of a window of three: four tokens on, and where the context is read both ways, back."""
+    """Two layers with a window of three reach four tokens ahead; a bidirectional context, also back."""
     model, variables, _ = windowed
     tokens = jnp.arange(12, dtype=jnp.int32)[None] + 300
     layout = packed_layout(jnp.ones((1, 12), jnp.int32), jnp.ones((1, 12), bool))
@@ -169,7 +169,7 @@ def test_a_token_reaches_as_far_as_the_windows_of_its_layers(windowed):
 
 
 def test_skipped_tokens_change_nothing(make):
-    """Rows of a batch read parts of several lengths: as states that are continued do."""
+    """Rows of a batch read parts of different lengths, as when saved states continue."""
     model, variables = make(name="transformer", bidirectional=False, sections=(SECTION,))
     hidden_of = compiled(model, "hidden")
     tokens = jnp.asarray(np.random.default_rng(0).integers(256, VOCAB, (2, 4)), jnp.int32)
