@@ -136,7 +136,7 @@ class AttentionConfig(MixerConfig):
         return None
 
     def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
-        """Return 12 * layers * length * features: all pairs of tokens as in PaLM, whatever the mask.
+        """Return 12 * layers * length * features: all pairs of tokens as in PaLM, for any mask.
 
         A window shorter than a row replaces the length.
         """
@@ -175,7 +175,7 @@ def packed_attention(
     window: int = 0,
     implementation: str | None,
 ) -> Float[Array, "rows length heads width"]:
-    """Return attention under `packed_mask`, computed with an `implementation` as in `Attention`."""
+    """Return attention under `packed_mask`; `implementation` is as in `Attention`."""
 
     def splash(query, key, value, interpret=False):
         return packed_splash_attention(
@@ -212,7 +212,7 @@ class Attention(nn.Module):
         rope_base: the base of the rotary frequencies.
         bidirectional: whether the context attends to the whole context.
         dtype: the type of the matrix products; the softmax is in float32.
-        window: the distance that a token sees, as in `packed_mask`; 0 = the whole sample.
+        window: the number of tokens that a token sees, as in `packed_mask`; 0 = the whole sample.
         implementation: "xla" or "cudnn" of `jax.nn.dot_product_attention`, "splash" (TPU), or
             "splash_interpret" (the same in the interpreter); None = the best one for the platform. With a
             cache, "xla" replaces splash.

@@ -75,7 +75,7 @@ BIRDIE_SSM = Cell(
 
 
 class BirdieSSM(nn.Module):
-    """Minimalist SSM of Birdie's early draft (section 3.1), x_t the normalised input:
+    """Minimalist SSM of Birdie's early draft (section 3.1) for a normalised input x_t:
 
         z_t = tau(W_k x_t)        f_t = sigmoid(W_f x_t)
         h_t = f_t * h_{t-1} + z_t
@@ -86,7 +86,7 @@ class BirdieSSM(nn.Module):
     of the state's input. The default is tanh: as tanh is bounded, a state with f = 1 grows no faster than
     the sequence.
 
-    Where `bidirectional`, the second half of the channels runs in reverse on the context.
+    If `bidirectional`, the second half of the channels runs in reverse on the context.
 
     Attributes:
         features: the width D of input and output.

@@ -24,7 +24,7 @@ from birdie_jax.models.task_head import head_type
 
 
 class EncoderBlock(nn.Module):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) where the model has a separate MLP.
+    """x + mixer(norm(x)), then x + mlp(norm(x)) if the model has a separate MLP.
 
     Attributes:
         config: the architecture.

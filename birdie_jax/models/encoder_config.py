@@ -131,8 +131,8 @@ class EncoderConfig(MixerConfig):
         ssm_state: the modes N of a state-space layer.
         ssm_heads: the number of groups of channels, each with its own kernel; 1 = all channels share one.
         ssm_initialisation: legs, lin or inv: S4D-LegS, S4D-Lin and S4D-Inv.
-        ssm_min_step: the smallest step dt at the start.
-        ssm_max_step: the largest step dt at the start.
+        ssm_min_step: the smallest initial step dt.
+        ssm_max_step: the largest initial step dt.
         ssm_form: toeplitz or chunked; empty = the one with fewer FLOPs for the length of a row.
         ssm_chunk: the number of tokens of a chunk in the form chunked.
         combination: product, sum or serial: how the two directions are joined; empty = the mixer's own,

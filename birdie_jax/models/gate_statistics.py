@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from birdie_jax.models.layout import Layout
 
 COLLECTION = "gate_statistics"
-"""The collection of variables that holds them. To request them, make the collection mutable."""
+"""The collection of variables with the statistics. To request them, make it mutable."""
 SATURATED = 0.01
 """A decay this close to 0 or 1 is saturated: its gradient is small."""
 

@@ -312,7 +312,7 @@ def _unit_norm(x: KeyHeads) -> KeyHeads:
 
 
 def make_recurrence(implementation: str | None) -> Recurrence:
-    """Return the recurrence whose operands are (v, q, k, g, beta)."""
+    """Return the recurrence with the operands (v, q, k, g, beta)."""
 
     def scan(
         direction: str, inputs: RecurrenceOperands, h0: RowState | None, resets: Resets

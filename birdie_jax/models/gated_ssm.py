@@ -95,8 +95,8 @@ class GatedSSM(nn.Module):
 
     With `conv_width` (Gated SSM+) i, z and f read a short convolution of x; o reads x itself (E.2).
 
-    If `bidirectional`, the second half of the channels runs in reverse on the context (section 3.1): h_t =
-    f_t * h_{t+1} + i_t * z_t, with f_t set to zero in the causal area. Parameters and computation stay the
+    If `bidirectional`, the second half of the channels runs in reverse on the context (section 3.1), as h_t
+    = f_t * h_{t+1} + i_t * z_t with f_t set to zero in the causal area. Parameters and computation stay the
     same as in the causal model.
 
     Attributes:

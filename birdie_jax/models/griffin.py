@@ -12,7 +12,7 @@ from birdie_jax.models.registry import ARCHITECTURES, mixer_config, register_mod
 
 @dataclass(frozen=True)
 class HybridConfig(MixerConfig):
-    """The base of the sections of hybrids: a pattern, and the limits of its layers.
+    """The base section of hybrids: a pattern, and the checks of its layers.
 
     The layers of a hybrid are blocks of other models. The sections of these models configure them.
 

@@ -136,8 +136,8 @@ class LanguageModel(nn.Module):
         if token_types is not None:
             raise ValueError(f"token_types: found some for model {self.config.name}; allowed: None")
         config = self.config
-        # Unit variance, like the updates of the blocks, as in Griffin. Otherwise they would drown the
-        # token.
+        # Unit variance, like the updates of the blocks, as in Griffin. Otherwise the updates would
+        # dominate.
         scale = config.embedding_scale or config.features**0.5
         x = self._look_up(self.embedding, tokens) * scale
         x = x.astype(jnp.dtype(config.residual_dtype or config.dtype))

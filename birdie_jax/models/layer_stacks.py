@@ -51,7 +51,7 @@ def rematerialised(block: type[Module], config: ModelConfig) -> type[Module]:
 
 
 def scan_of(block: type[Module], length: int, unroll: int) -> type[Module]:
-    """Return the class of `length` modules in sequence; it takes the same arguments as one of them.
+    """Return the class of `length` modules in sequence; it has the constructor of one module.
 
     Args:
         block: a module with the call of `Block`.
@@ -100,7 +100,7 @@ def _residual_scale(config: ModelConfig) -> float:
 
 
 class Block(nn.Module):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) where the model has a separate MLP.
+    """x + mixer(norm(x)), then x + mlp(norm(x)) if the model has a separate MLP.
 
     Attributes:
         config: the architecture.

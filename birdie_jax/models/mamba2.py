@@ -33,8 +33,7 @@ from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
 from pallas_kernels.ssd import ssd
 
 RATE_RANGE = (1.0, 16.0)
-# With heads of 64 x 128, products within a chunk of 256 tokens would cost three times those with the
-# states.
+# With heads of 64 x 128 and chunks of 256, products within chunks would cost three times those with states.
 CHUNK = 128
 
 HeadSequence = Float[Array, "rows length heads P"]

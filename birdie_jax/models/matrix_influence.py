@@ -22,7 +22,8 @@ class MatrixArrays(NamedTuple):
     a head's state at T replace the product with C_T.
 
     Attributes:
-        steps: s_t; in a bidirectional layer the second half of the heads runs in reverse, in all arrays.
+        steps: s_t; in a bidirectional layer the second half of the heads runs in reverse, also in the other
+            arrays.
         u: the input.
         A: the rate of each head, negative.
         B: the weights of the input, by groups of heads.

@@ -22,7 +22,7 @@ HeadMatrices = Float[Array, "rows heads d_k columns"]
 
 @dataclass(frozen=True)
 class MatrixRecurrentConfig(RecurrentConfig):
-    """The base of the sections of these mixers.
+    """The base section of these mixers.
 
     Attributes:
         conv_width: the taps of the short convolutions.

@@ -52,7 +52,7 @@ class ParameterPolicy:
 
 @jax.tree_util.register_static
 class _Recorded(NamedTuple):
-    """A policy as a pytree without leaves, which `nn.scan` and `jax.eval_shape` pass through."""
+    """A policy as a pytree without leaves, which passes through `nn.scan` and `jax.eval_shape`."""
 
     policy: ParameterPolicy
 

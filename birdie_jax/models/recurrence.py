@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RecurrentConfig(MixerConfig):
-    """The base of the sections of recurrent mixers: the limits of a mesh."""
+    """The base section of recurrent mixers, with checks of the spacing and of the mesh."""
 
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model; 0 without one."""
@@ -163,8 +163,8 @@ def recurrent_layer(
 ) -> tuple[StateSequence, Float[Array, "rows channels"]]:
     """Return the result of a recurrent layer between its projections, with the resets of `layout`.
 
-    If `bidirectional`, the second half of the channels runs in reverse (Birdie paper, section 3.1): h_t =
-    a_t * h_{t+1} + x_t, with a_t set to zero at a reverse reset.
+    If `bidirectional`, the second half of the channels runs in reverse (Birdie paper, section 3.1), as h_t
+    = a_t * h_{t+1} + x_t with a_t set to zero at a reverse reset.
 
     Args:
         mixer: the linen module of the layer, which stores the scores that `layout` requests.

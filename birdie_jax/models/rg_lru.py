@@ -28,7 +28,7 @@ def uniform_on_ring(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.flo
 def _recurrence_inputs(
     parameters: tuple[Array, ...], operands: tuple[Array, ...], not_reset: Array | None
 ) -> tuple[Array, Array]:
-    """Return a_t and sqrt(1 - a_t^2) * (i_t * x_t), the two coefficients of h_t."""
+    """Return a and b of h_t = a * h_{t-1} + b: a_t and sqrt(1 - a_t^2) * (i_t * x_t)."""
     (rate,) = parameters
     w_a_x, w_x_x, x = operands
     log_a = rate * sigmoid(w_a_x)

@@ -39,8 +39,8 @@ def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"
     """Return the initial A; every real part is -1/2.
 
     Args:
-        initialisation: "legs": the eigenvalues of the normal part of HiPPO-LegS, A + P P^T with P_n =
-            sqrt(n + 1/2) (Gu et al. 2022, section 3.1), half of them conjugates of the other half; "lin":
+        initialisation: "legs": the eigenvalues of A + P P^T with P_n = sqrt(n + 1/2), the normal part of
+            HiPPO-LegS (Gu et al. 2022, section 3.1), half of them conjugates of the other half; "lin":
             imaginary parts pi n; "inv": imaginary parts N / pi (N / (2 n + 1) - 1).
         modes: the number N of eigenvalues.
     """
@@ -58,10 +58,10 @@ def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"
 
 
 def _without_last_bits(values: Float[np.ndarray, " modes"]) -> Float[np.ndarray, " modes"]:
-    """Round values so all hosts start with the same ones, whatever LAPACK they use.
+    """Round values so all hosts start with the same ones, with any LAPACK.
 
-    The unit is below 2^-40 of the largest value: a thousand times the rounding of float64, and far below
-    that of float32, the type of the parameters.
+    This changes values by less than 2^-40 of the largest: a thousand times the rounding of float64, and far
+    less than that of float32, the type of the parameters.
     """
     unit = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 40)
     return np.round(values / unit) * unit

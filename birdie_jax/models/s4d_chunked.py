@@ -98,13 +98,12 @@ def _carried(
     Args:
         added: the contribution of each chunk's tokens to the state at its exit, real parts before imaginary
             parts.
-        passes: whether the state passes through a chunk, which has no reset.
+        passes: whether a chunk has no reset, so the state passes through it.
         power: A'^c for chunks of c tokens, real parts before imaginary parts.
         reverse: whether to start with the last chunk.
     """
     real, imaginary = jnp.split(power, 2, axis=-2)
-    # Re(a h) = Re a Re h - Im a Im h, Im(a h) = Re a Im h + Im a Re h: factors of the same and the other
-    # part.
+    # Re(a h) = Re a Re h - Im a Im h, Im(a h) = Re a Im h + Im a Re h, as factors `own` and `other`.
     own = jnp.concatenate([real, real], axis=-2)
     other = jnp.concatenate([-imaginary, imaginary], axis=-2)
 

@@ -1,8 +1,8 @@
 """The influence of each token on the output of Mamba's scan at its sample's anchor (Simba, eq. 4).
 
 Accelerators use whole arrays, in one pass for all N states. CPUs use a loop over time, which reduces each
-token's channels to a few numbers while they are in the processor's cache (`python -m
-benchmarks.pruned_prefill`).
+token's channels to a few numbers while they are in the processor's cache (see
+`python -m benchmarks.pruned_prefill`).
 """
 
 from collections.abc import Callable, Sequence

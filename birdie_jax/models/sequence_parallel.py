@@ -4,10 +4,11 @@ The tokens of a row are divided into consecutive shards. A recurrence is linear 
 shard: the state that leaves it is P * entering + H. P is the product of the shard's decays, numbers or
 matrices, and H is the state that leaves it if zero enters.
 
-So each device scans its shard from zero, the devices exchange only P and H, each computes the state that
-enters its own shard, and scans again from that state (Martin and Cundy 2018, section 2.2, with shards
-instead of steps). The derivative works the same way in reverse: the cotangent of the state that enters a
-shard is P, transposed, times the cotangent of the state that leaves it, plus the shard's own contribution.
+So each device first scans its shard from zero, and the devices exchange only P and H. Then each computes
+the state that enters its own shard, and scans again from that state (Martin and Cundy 2018, section 2.2,
+with shards instead of steps). The derivative works the same way in reverse: the cotangent of the state that
+enters a shard is P, transposed, times the cotangent of the state that leaves it, plus the shard's own
+contribution.
 """
 
 from collections.abc import Callable

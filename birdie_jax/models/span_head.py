@@ -1,4 +1,4 @@
-"""The head of a task with a span of the sample as its answer: scores of each token as begin and as end."""
+"""The head of a task with a span as the answer: two scores per token, for the begin and the end."""
 
 import flax.linen as nn
 import jax.numpy as jnp

@@ -37,7 +37,7 @@ class Head(NamedTuple):
     Attributes:
         kind: a name of `HEADS`.
         name: the name under which the last map's parameters are saved. A run on the same task reuses them;
-            a run on another task creates its own. Any name but `POOLER`.
+            a run on another task creates its own. Any name except `POOLER`.
         outputs: the number of classes, or of choices; 1 for others.
         classes: the names of the classes in the order of their scores; empty = no classes, or unknown
             names.

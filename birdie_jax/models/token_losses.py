@@ -96,7 +96,8 @@ def _held_losses(
 def _gradient_summed_whole(table: Float[Array, "vocab features"]) -> Float[Array, "vocab features"]:
     """Return `table`; each device sums its gradient over the chunks before the devices exchange it.
 
-    If the sum were divided over `fsdp` like the parameter, devices would have to scatter every chunk.
+    If the sum were divided over `fsdp` like the parameter, every chunk's gradient would have to be
+    scattered.
     """
     return table
 

@@ -59,7 +59,7 @@ def test_direction_type_and_remat_do_not_change_the_parameters(name, make, packe
 @pytest.mark.slow
 @pytest.mark.parametrize("name", one_of_each_mixer(language_model_names()))
 def test_the_cost_of_both_directions_does_not_grow_with_the_model(name, make, packed):
-    """Both directions need a few operations that do not depend on the size of the model.
+    """Reading both ways adds a few operations that do not depend on the size of the model.
 
     The CPU's loop computes two positions per step instead of one, and each token has two resets.
     Attention's mask also reads the context, with one logical operation per pair of tokens. For the gradient

@@ -12,8 +12,8 @@ from birdie_jax.models import language_model_names, model_names
 from tests.models.conftest import tiered
 from tests.quick_jit import quick_jit
 
-# In Mamba the step and the output gate saturate. It multiplies input, step and weights with one another, so
-# all of them times 300 would overflow float32.
+# These parameters saturate Mamba's step and output gate. Mamba multiplies input, step and weights with one
+# another, so a factor of 300 on all of them would overflow float32.
 SATURATED = {
     "mamba": ("A_log", "step", "step_bias", "output_gate"),
     "mamba2": ("A_log", "step", "step_bias", "output_gate"),

@@ -1,4 +1,4 @@
-"""The statistics of gates and states that layers record on request."""
+"""Tests the statistics of gates and states that layers record on request."""
 
 from functools import partial
 
