@@ -72,7 +72,7 @@ def kernel_first(
     transposed: Float[Array, "outputs inputs"],
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch outputs"]:
-    """Return x @ transposed.T, computed with the kernel on the left; a dtype of None is the arguments'."""
+    """Return x @ transposed.T, computed with the kernel on the left; None keeps the arguments' dtype."""
     dimensions = (((1,), (x.ndim - 1,)), ((), ()))
     y = jax.lax.dot_general(transposed, x, dimensions, preferred_element_type=dtype)
     # Without a barrier XLA merges this into one product with the rows first.

@@ -78,7 +78,7 @@ def _held_losses(
     bias: Float[Array, " vocab"] | None,
     soft_cap: float,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
-    """Return the same as `token_losses`, in a form that is fast with XLA's CPU compiler."""
+    """Return the results of `token_losses` before its mask, in a form that is fast on a CPU."""
     table = gathered(table.astype(hidden.dtype), ("vocab", "features"))
     labels = targets.reshape(-1, 1)
     # One axis of positions. With two axes, the table's gradient takes 1.6 times as long.
