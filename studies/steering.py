@@ -42,14 +42,24 @@ SEEDS = (5, 6, 7, 8)
 BLOCKS = 12
 GRID_RESULTS = Path(__file__).parents[1] / "docs" / "measurements" / "mixture_grid"
 BEST, UNIFORM, TWO_BATCHES = "best_fixed", "uniform", "uniform_two_batches"
+# The critic of the paper; `configs/tiny.py` has a smaller one.
+CRITIC: Mapping[str, Any] = MappingProxyType(
+    {
+        "bandit.policy": "birdie",
+        "bandit.critic_layers": 4,
+        "bandit.critic_features": 256,
+        "bandit.critic_state": 512,
+        "bandit.candidates": 4096,
+    }
+)
 PUBLISHED: Mapping[str, Any] = MappingProxyType(
-    {"bandit.policy": "birdie", "bandit.candidate_prior": "arms", "eval.batches_per_arm": 2}
+    {**CRITIC, "bandit.candidate_prior": "arms", "eval.batches_per_arm": 2}
 )
 STEERING: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "published": PUBLISHED,
         "standardised": {
-            "bandit.policy": "birdie",
+            **CRITIC,
             "bandit.reward": "standardised",
             "bandit.critic_error": "classes",
         },

@@ -65,6 +65,16 @@ def test_every_contender_is_a_configuration_from_equal_shares(study):
     np.testing.assert_allclose(shares / shares.sum(), 1 / 9)
 
 
+def test_the_published_policy_has_the_critic_of_the_paper(study):
+    published = settings_of(study, Run("small", "published", 5))
+    standardised = settings_of(study, Run("small", "standardised", 5))
+    for bandit in (published.bandit, standardised.bandit):
+        assert (bandit.critic_layers, bandit.critic_features, bandit.critic_state) == (4, 256, 512)
+        assert bandit.candidates == 4096
+    assert (published.bandit.candidate_prior, published.eval.batches_per_arm) == ("arms", 2)
+    assert (standardised.bandit.candidate_prior, standardised.eval.batches_per_arm) == ("classes", 1)
+
+
 def test_the_best_fixed_mixture_is_that_of_the_grid(study, tmp_path):
     grid = MixtureGrid(MixtureGrid.scales["small"], tmp_path / "grid", tmp_path, "stdlib")
     for number, mixture in enumerate(GRID):
