@@ -1,4 +1,4 @@
-"""Documents to token arrays: sources, tokenizer, token shards. Host code: numpy, no jax."""
+"""Turns documents into token arrays: sources, tokenizers, token shards. Host code: NumPy, no JAX."""
 
 from birdie_jax.text.documents import Document
 from birdie_jax.text.locations import locate

@@ -1,9 +1,9 @@
-"""The units of a plan on any runner of Apache Beam: Dataflow, Flink, Spark, or processes of this machine.
+"""Runs the units of a plan on any Apache Beam runner: Dataflow, Flink, Spark, or local processes.
 
     python -m birdie_jax.text.beam_runner OUTPUT [--runner=FlinkRunner and other options of Beam]
 
-OUTPUT has a plan (`prepare_data --units=N --runner=none`). Beam needs other versions of some packages than
-training does, so it is in an environment of its own, and imported nowhere else.
+OUTPUT contains a plan (`prepare_data --units=N --runner=none`). Beam and training need different versions
+of some packages, so Beam has its own environment and no other module imports it.
 """
 
 import sys
@@ -17,21 +17,21 @@ from birdie_jax.text.units import advance, count_units, run_unit
 
 
 def run_with_beam(directory: Location, options: list[str]) -> None:
-    """Run all units of a plan, and put them together.
+    """Run all units of a plan and combine their results.
 
     Args:
-        directory: the folder of the plan, which all workers can read and write.
-        options: the command line of Beam's options.
+        directory: the folder of the plan; all workers must be able to read and write it.
+        options: Beam's command-line options.
 
     Raises:
-        DataError: as `run_unit` and `advance`.
+        DataError: as for `run_unit` and `advance`.
     """
     is_complete = False
     while not is_complete:
         count = count_units(directory)
         with apache_beam.Pipeline(options=PipelineOptions(options)) as pipeline:
             numbers = pipeline | "units" >> apache_beam.Create(range(count))
-            # Else a runner may give all units to one worker.
+            # Without this, a runner may give all units to one worker.
             spread = numbers | "spread" >> apache_beam.Reshuffle()
             _ = spread | "run" >> apache_beam.Map(_run_unit, str(directory))
         is_complete = advance(directory)
@@ -42,7 +42,7 @@ def _run_unit(number: int, directory: str) -> None:
 
 
 def main() -> None:
-    """Run the plan of the folder that the command names."""
+    """Run the plan in the folder given on the command line."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit("python -m birdie_jax.text.beam_runner OUTPUT [options of Beam]")
     try:

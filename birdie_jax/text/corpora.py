@@ -1,4 +1,4 @@
-"""Several prepared texts that rows read together, each with its share."""
+"""Several prepared texts that rows read from, each with its weight."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ class Corpora(NamedTuple):
     """One split of one or several texts, made with one tokenizer.
 
     Attributes:
-        names: the name of each text; one text alone has none.
+        names: the name of each text; a single text has an empty name.
         texts: the texts.
-        weights: the share of each text in the positions of the rows, before they are normalised.
+        weights: the share of each text in the positions of the rows, not normalised.
     """
 
     names: tuple[str, ...]
@@ -22,12 +22,12 @@ class Corpora(NamedTuple):
 
     @classmethod
     def of(cls, text: "TokenShards | Corpora") -> "Corpora":
-        """Return corpora as they are, and one text as the only one."""
+        """Return `text` if it is a `Corpora`, else wrap the single text."""
         return text if isinstance(text, Corpora) else cls(("",), (text,), (1.0,))
 
     @property
     def sha256(self) -> str:
-        """The identity of all records: that of the only text, or a hash of all names and identities."""
+        """The hash of all records: that of a single text, or a hash of all names and hashes."""
         parts = [text.manifest.sha256 for text in self.texts]
         if self.names == ("",):
             return parts[0]

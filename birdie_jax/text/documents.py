@@ -1,7 +1,7 @@
 """Documents of one file: text files, JSON lines, Parquet and WebDataset tars, streamed in constant memory.
 
-pyarrow reads the Parquet files, and not the JSON lines: it counts rows within a block of its own and never
-names the line, and it refuses a file whose other fields hold a number in one record and a text in another.
+pyarrow reads the Parquet files. It does not read the JSON lines: its errors do not name the line, and it
+rejects a file if any field has a number in one record and a string in another.
 """
 
 import json
@@ -40,7 +40,7 @@ class Document(NamedTuple):
         text: the text; may be empty or all white space.
         file: the file it comes from.
         number: its number within the file, from 0: the line of JSON lines, the row of Parquet, the sample
-            of a tar, the part of a text file with separators or larger than `TEXT_PART_BYTES`.
+            of a tar, or the part of a text file with separators or larger than `TEXT_PART_BYTES`.
     """
 
     text: str
@@ -49,12 +49,12 @@ class Document(NamedTuple):
 
 
 class ReadDocument(NamedTuple):
-    """A document, and how far its file has been read.
+    """A document and the position of the reader after it.
 
     Attributes:
         document: the document.
-        bytes_read: the bytes of its file, as stored, that had been read when it was given.
-        is_kept: whether its record fulfils the conditions of the filter.
+        bytes_read: the bytes of its file, as stored, that were read so far.
+        is_kept: whether its record satisfies the filter.
     """
 
     document: Document
@@ -66,10 +66,10 @@ Read = Callable[[BufferedReader, Location, DocumentRules, int], Iterator[ReadDoc
 
 
 def find_reader(path: Location) -> Read | None:
-    """Return the function `read(file, path, rules, start)` for the suffix, or None if there is none.
+    """Return the function `read(file, path, rules, start)` for a suffix, or None if it is not supported.
 
-    `file` is the open file, and `start` is the number of the first document to give; those before it are
-    passed over unparsed.
+    `file` is the open file. `start` is the number of the first document to yield; earlier documents are
+    skipped without parsing them.
     """
     if path.suffix == PARQUET_SUFFIX:
         return _read_parquet
@@ -82,7 +82,7 @@ def find_reader(path: Location) -> Read | None:
 
 
 def supported_suffixes() -> str:
-    """Return the suffixes that `find_reader` knows, for messages."""
+    """Return the suffixes that `find_reader` supports, for messages."""
     lines = ", ".join((*TEXT_SUFFIXES, JSON_LINES_SUFFIX, TAR_SUFFIX))
     return f"{lines} (each also with {', '.join(COMPRESSIONS)}), {PARQUET_SUFFIX}"
 
@@ -93,11 +93,11 @@ def decode_utf8(contents: bytes, path: Location, place: str, offset: int = 0) ->
     Args:
         contents: the bytes of `path`.
         path: the file, named in the error.
-        place: the location within the file, for people: `"line 3, "` or nothing.
+        place: the location within the file for the message, such as `"line 3, "`; may be empty.
         offset: the offset of `contents` within the (decompressed) file.
 
     Raises:
-        DataError: not UTF-8; names the file, place, byte and offset.
+        DataError: the bytes are not UTF-8; names the file, place, byte and offset.
     """
     try:
         return contents.decode("utf-8")
@@ -111,7 +111,7 @@ def decode_utf8(contents: bytes, path: Location, place: str, offset: int = 0) ->
 def _read_text(
     file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
-    """Yield a text file as one document, or divided at the separator or, if it is large, at line ends."""
+    """Yield a text file as one document, or split at the separator or, if it is large, at line ends."""
     with decompressed(path, file) as contents:
         divided = _divide(contents, rules.separator.encode(), path) if rules.separator else _cut(contents)
         offset = 0
@@ -124,7 +124,7 @@ def _read_text(
 
 
 def _cut(contents: BufferedIOBase) -> Iterator[tuple[bytes, int]]:
-    """Yield the parts of a text, which end at a line's end, and 0, the bytes between them."""
+    """Yield parts of a text that end at line ends, each with 0, the number of bytes after the part."""
     carried, number, ended = b"", 0, False
     while not ended:
         fresh = contents.read(TEXT_PART_BYTES)
@@ -138,7 +138,7 @@ def _cut(contents: BufferedIOBase) -> Iterator[tuple[bytes, int]]:
 
 
 def _divide(contents: BufferedIOBase, separator: bytes, path: Location) -> Iterator[tuple[bytes, int]]:
-    """Yield what is between the separators of a text, and the bytes of the separator after it."""
+    """Yield the parts between separators, each with the number of separator bytes after the part."""
     pending, searched, number = bytearray(), 0, 0
     while fresh := contents.read(TEXT_PART_BYTES):
         pending += fresh
@@ -157,7 +157,7 @@ def _divide(contents: BufferedIOBase, separator: bytes, path: Location) -> Itera
 
 
 def _find_line_end(part: bytes) -> int:
-    """Return where to cut: after the last line end of the second half, else before the last character."""
+    """Return the cut: after the last line end of the second half, else before the last character."""
     newline = part.rfind(b"\n", len(part) // 2) + 1
     if newline:
         return newline
@@ -217,10 +217,10 @@ def _read_tar(
 
 
 def parse_record(contents: bytes, path: Location, place: str, offset: int) -> dict[str, Any]:
-    """Return the JSON object that is at a place of a file.
+    """Return the JSON object at a place of a file.
 
     Raises:
-        DataError: it is none.
+        DataError: there is no valid JSON object.
     """
     try:
         record = _load_json(decode_utf8(contents, path, f"{place}, ", offset))
@@ -239,7 +239,7 @@ def use_record(
     """Return the text of a record, and whether the record is kept.
 
     Raises:
-        DataError: it lacks a field, or has one of a type that cannot be used.
+        DataError: the record lacks a field, or a field has the wrong type.
     """
     where = f"{path}: {place}"
     text = find_field(record, rules.text_field, where)
@@ -253,14 +253,14 @@ def _load_json(text: str) -> Any:
     except (json.JSONDecodeError, UnusableJson):
         raise
     except ValueError:
-        # Python makes no integer of thousands of digits; JSON allows it, and to a filter it is infinite.
+        # JSON allows integers of thousands of digits and Python refuses them; filters see infinity.
         return parse_json(text, parse_int=float)
 
 
 def _check_text(value: Any, path: Location, place: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{path}: {place} is a {type(value).__name__}; a string is expected")
-    # JSON can escape half of a surrogate pair, which is no text and has no UTF-8.
+    # JSON can escape half of a surrogate pair, which is not Unicode text and has no UTF-8.
     if not value.isascii():
         try:
             value.encode()
@@ -275,7 +275,7 @@ def _check_text(value: Any, path: Location, place: str) -> str:
 def _read_parquet(
     file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
-    """Yield the named column, row group by row group; groups wholly before `start` are not read."""
+    """Yield the named column, one row group at a time; groups that end before `start` are not read."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     number = 0
@@ -308,14 +308,14 @@ def _read_parquet(
                 raise DataError(f"{path}: has {number} rows; its own metadata says {total}")
     except (DataError, StoreError):
         raise
-    # What pyarrow raises for metadata that make no sense is of any of these kinds.
+    # pyarrow raises any of these for invalid metadata.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError, IndexError) as error:
         raise DataError(f"{path}: row {number}: is not readable Parquet: {error}") from error
 
 
 def _check_columns(names: list[str], rules: DocumentRules, path: Location) -> None:
     for field in rules.fields:
-        # The first part of a path with dots is a column, whose rows have the rest.
+        # In a dotted path, the first part names the column and the rest a field inside it.
         column = field if field in names else field.partition(".")[0]
         if column not in names:
             raise DataError(f"{path}: has no column {shown(field)}; its columns are {shown(sorted(names))}")

@@ -1,10 +1,10 @@
-"""Data sets of the Hugging Face hub: pinned to a commit, listed, and read in parts by HTTP.
+"""Data sets of the Hugging Face hub: pinned to a commit, listed, and read in parts over HTTP.
 
     hf://datasets/ORG/NAME[@REVISION][/PATH]
 
-The client is our own. It takes the token only from HF_TOKEN and the hub only from HF_ENDPOINT, retries as
-other stores do, and has no cache, telemetry or login. A commit never changes: the listed files are the
-files that are read. The protocol: https://huggingface.co/docs/hub/api.
+This is our own client. It reads the token only from HF_TOKEN and the address only from HF_ENDPOINT, retries
+like the other stores, and has no cache, telemetry or login. A commit never changes, so the files that are
+read are the files that were listed. The protocol: https://huggingface.co/docs/hub/api.
 """
 
 import datetime
@@ -32,10 +32,10 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 
 TRIES = 6
 REQUEST_SECONDS = 15
-# The hub counts requests over five minutes.
+# The hub limits the requests per five minutes.
 _MAX_PAUSE_SECONDS = 300.0
 _TRIED_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
-# At 200 ms a request this is 40 MB/s, more than is tokenized. Parquet is read from several places.
+# At 200 ms per request this is 40 MB/s, faster than tokenization. Parquet reads at several positions.
 _BLOCK_BYTES = 8 << 20
 _BLOCKS_KEPT = 4
 _BUFFER_BYTES = 1 << 20
@@ -53,7 +53,7 @@ class HubEntry(NamedTuple):
 
     Attributes:
         size: the number of its bytes.
-        checksum: the hash of its contents that the hub keeps, with its kind.
+        checksum: the kind and value of the hub's hash of its contents.
     """
 
     size: int
@@ -61,7 +61,7 @@ class HubEntry(NamedTuple):
 
 
 def is_hub(url: object) -> bool:
-    """Return whether a name is one of the hub."""
+    """Return whether a name is a URL of the hub."""
     return str(url).startswith(SCHEME)
 
 
@@ -69,12 +69,12 @@ def pin(url: str, commit: str = "") -> tuple[str, str]:
     """Return a URL of the hub with its revision replaced by a commit, and the commit.
 
     Args:
-        url: the URL, of any revision or none.
-        commit: the commit; empty for the newest of the revision, which the hub returns.
+        url: the URL, with any revision or none.
+        commit: the commit; empty to query the hub for the newest one of the revision.
 
     Raises:
-        DataError: the URL is of another form, or there is no such data set or revision, or it may not be
-            read, or the hub does not answer.
+        DataError: the URL is malformed, the data set or revision does not exist, access is denied, or the
+            hub does not answer.
     """
     parts = _URL.fullmatch(url.rstrip("/"))
     segments = ((parts and parts["path"]) or "").split("/") if parts else []
@@ -94,24 +94,24 @@ def pin(url: str, commit: str = "") -> tuple[str, str]:
 
 
 def split_root(url: str) -> tuple[str, str]:
-    """Return a pinned URL as the root of its data set, and the path within it."""
+    """Split a pinned URL into the root of its data set and the path within it."""
     segments = url.removeprefix(SCHEME).split("/")
     return SCHEME + "/".join(segments[:3]), "/".join(segments[3:])
 
 
 def list_files_below(url: str) -> dict[str, HubEntry]:
-    """Return the files below a folder, or the file of that name, by their paths within the data set.
+    """Return the files below a folder, or the file with that name, by path within the data set.
 
     Args:
-        url: the folder or file, pinned.
+        url: the pinned URL of the folder or file.
 
     Raises:
-        DataError: it may not be read, or the hub does not answer.
+        DataError: access is denied, or the hub does not answer.
     """
     root, path = split_root(url)
     found = _list(root, path, recursive=True)
     if found is None and path:
-        # The hub lists folders alone.
+        # The hub lists only folders.
         siblings = _list(root, path.rpartition("/")[0], recursive=False) or {}
         found = {name: entry for name, entry in siblings.items() if name == path}
     return found or {}
@@ -120,11 +120,10 @@ def list_files_below(url: str) -> dict[str, HubEntry]:
 def open_file(url: str, size: int) -> io.BufferedReader:
     """Open a file of a data set.
 
-    Reading raises a DataError where the file may not be read, and a StoreError where the hub or the network
-    fails.
+    Reading raises a DataError if access is denied, and a StoreError if the hub or the network fails.
 
     Args:
-        url: its URL, pinned.
+        url: the pinned URL of the file.
         size: the number of its bytes.
     """
     file: Any = _HubFile(url, size)
@@ -132,7 +131,7 @@ def open_file(url: str, size: int) -> io.BufferedReader:
 
 
 class _HubFile(io.RawIOBase):
-    """A file of a data set at a commit, read in blocks; the last few are kept."""
+    """A file of a data set at a commit, read in blocks; the last few blocks are cached."""
 
     def __init__(self, url: str, size: int):
         super().__init__()
@@ -176,7 +175,7 @@ class _HubFile(io.RawIOBase):
 
 
 def _list(root: str, folder: str, *, recursive: bool) -> dict[str, HubEntry] | None:
-    """Return the files of a folder; None where there is no such folder."""
+    """Return the files of a folder; None if there is no such folder."""
     name, _, commit = root.removeprefix(SCHEME).partition("@")
     address = f"/api/{name}/tree/{commit}" + (f"/{quote(folder)}" if folder else "")
     what = f"{root}/{folder}".rstrip("/")
@@ -193,7 +192,7 @@ def _list(root: str, folder: str, *, recursive: bool) -> dict[str, HubEntry] | N
         except (TypeError, KeyError, ValueError) as error:
             raise DataError(f"{what}: the hub's list of files cannot be read: {error!r}") from error
         following = _NEXT_PAGE.search(headers.get("Link", ""))
-        # The token goes to HF_ENDPOINT alone, whatever host the link names.
+        # Only the query is used: the token is sent only to HF_ENDPOINT, whatever host the link names.
         query = f"?{urlsplit(following[1]).query}" if following else ""
     return found
 
@@ -213,16 +212,16 @@ def _get_json(address: str, what: str) -> tuple[Any, Message]:
 
 
 def _get(address: str, what: str, interval: tuple[int, int] | None = None) -> tuple[bytes, Message]:
-    """Return what the hub has at an address, and the headers of its answer; try again where it fails.
+    """Return the contents of an address of the hub and the headers of the response, with retries.
 
     Args:
         address: the path of the resource on the hub.
         what: the name of the data set or file, for messages.
-        interval: the first byte that is wanted, and the one behind the last; None: all.
+        interval: the first byte and the exclusive end; None: all bytes.
 
     Raises:
-        DataError: there is nothing, or it may not be read.
-        StoreError: the hub or the network has failed each time.
+        DataError: the resource does not exist, or access is denied.
+        StoreError: the hub or the network failed on every try.
     """
     headers = {"User-Agent": "birdie-jax"} | _authorization()
     if interval:
@@ -255,14 +254,14 @@ def _get(address: str, what: str, interval: tuple[int, int] | None = None) -> tu
 
 
 def _pauses() -> Iterator[float | None]:
-    """Yield the seconds to wait after each try, None after the last one."""
+    """Yield the seconds to wait after each try, and None after the last one."""
     for number in range(TRIES - 1):
         yield 2**number * random.uniform(0.5, 1)
     yield None
 
 
 def _seconds_wanted(headers: Message) -> float:
-    """Return how long the hub wants to be left alone: Retry-After, in seconds or as a date; else 0."""
+    """Return the seconds of the header Retry-After, a number or a date; 0 without one."""
     value = headers.get("Retry-After", "")
     try:
         if value.isdecimal():
@@ -303,7 +302,7 @@ def _authorization() -> dict[str, str]:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows the hub to the hosts that have its large files, and shows them no token."""
+    """Follows redirects to the hosts of large files, without sending them the token."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # noqa: PLR0917  (urllib's)
         request = super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -1,4 +1,4 @@
-"""The manifest at the start of a preparation: a new one, or that of an earlier start."""
+"""The manifest at the start of a preparation: a new one, or the one to resume from."""
 
 import sys
 from dataclasses import asdict
@@ -32,20 +32,20 @@ from birdie_jax.text.token_shards import check_sizes
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
 
-# It takes seconds to read as many.
+# Reading this many bytes takes seconds.
 _LONG_BYTES = 1 << 30
 
 
 def resume_manifest(
     directory: Location, settings: PreparationSettings, source: Source
 ) -> tuple[Manifest, SourceRecord] | None:
-    """Return what an earlier start with the same settings has left, its unfinished files removed.
+    """Return the state of an earlier preparation with the same settings, after removing unfinished files.
 
-    On a disk the finished shards of a preparation that continues are read and checked.
-    None where there was no earlier start, or it had not even a tokenizer, so any settings will do.
+    On a disk, the finished shards of an incomplete preparation are read and checked. Returns None if there
+    was no earlier preparation, or it did not get as far as a tokenizer; then any settings are allowed.
 
     Raises:
-        DataError: the folder holds another preparation, or the source is not what was read of it; names the
+        DataError: the folder contains another preparation, or the source has changed since; names the
             setting or the file.
     """
     path = directory / MANIFEST_NAME
@@ -76,7 +76,7 @@ def resume_manifest(
     check_sizes(directory, tuple(finished.values()))
     if not (manifest.complete or is_remote(directory)):
         _check_finished(directory, tuple(finished.values()))
-    # In a bucket a process that owns the folder removes them (`ManifestGuard.take_over`).
+    # In a bucket, the owner of the folder removes them (`ManifestGuard.take_over`).
     for name in [] if is_remote(directory) else list_names(directory):
         if SHARD_FILE.fullmatch(name) and name not in finished:
             remove(directory / name)
@@ -94,7 +94,7 @@ def _check_finished(directory: Location, shards: tuple[Shard, ...]) -> None:
 def start_manifest(
     directory: Location, settings: PreparationSettings, source: Source, guard: ManifestGuard
 ) -> tuple[Manifest, SourceRecord]:
-    """Return the state of a new preparation, saved, after checking that the source fills both splits."""
+    """Check that the source fills both splits; save and return the state of a new preparation."""
     if not exists(directory / MANIFEST_NAME):
         check_folder(directory, settings)
     check_splits(source, settings.validation_fraction)
@@ -119,10 +119,10 @@ def start_manifest(
 
 
 def check_folder(directory: Location, settings: PreparationSettings) -> None:
-    """Check that a folder without a manifest holds nothing of another preparation.
+    """Check that a folder without a manifest contains no files of another preparation.
 
     Raises:
-        DataError: it does; names the file.
+        DataError: it contains such a file; names the file.
     """
     for name in list_names(directory):
         file = directory / name
@@ -137,7 +137,7 @@ def check_splits(source: Source, validation_fraction: float) -> None:
     """Read documents until both splits have one.
 
     Raises:
-        DataError: the source has no documents, or all of them fall into one split; says how many there are.
+        DataError: the source has no documents, or all of them fall into one split; gives the number.
     """
     documents = source.documents()
     lowest, highest, count = 1.0, 0.0, 0

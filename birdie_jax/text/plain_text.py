@@ -1,4 +1,4 @@
-"""One file as one text."""
+"""Reads a file as one text."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from birdie_jax.text.regular_files import read_regular
 
 
 def read_text(path: Location) -> str:
-    """Return the text of a UTF-8 file, character by character as it is there.
+    """Return the text of a UTF-8 file, unchanged (line ends are not translated).
 
     Raises:
-        DataError: it cannot be read, or is no UTF-8; names the first byte that is none.
+        DataError: the file cannot be read, or is not UTF-8; names the first invalid byte.
     """
     try:
         contents = read_bytes(path) if is_remote(path) else read_regular(Path(path))

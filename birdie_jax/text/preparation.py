@@ -1,10 +1,10 @@
-"""Documents to a folder of token shards: in parallel, in bounded memory, resumable at any instant.
+"""Prepares documents as a folder of token shards: in parallel, in bounded memory, resumable at any time.
 
-One process reads the source in order, a pool tokenizes, and the results are written in the source's order,
-so the shards do not depend on the number of workers. When the training shard has `shard_tokens`
-tokens, the shards of both splits are closed at that document and the manifest is replaced: it then names
-them and the next document. A preparation killed at any instant resumes from there, and ends with the same
-bytes, because a document's split and records depend on the document alone.
+One process reads the source in order, a pool tokenizes, and the results are written in the order of the
+source, so the shards do not depend on the number of workers. When the training shard reaches
+`shard_tokens` tokens, the shards of both splits are closed after the current document. The new manifest
+names them and the next document. A killed preparation resumes from the manifest and produces the same
+bytes, because a document's split and records depend only on the document.
 """
 
 import fcntl
@@ -43,7 +43,7 @@ from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
 from birdie_jax.text.units import run_locally
 
-# Far beyond any use, and far from what would fail only after hours.
+# The upper limits are far above any practical value, and reject values that would fail only after hours.
 _COUNTS = {
     "vocab_size": (1, 1 << 20),
     "sample_bytes": (1, 1 << 34),
@@ -56,7 +56,7 @@ _COUNTS = {
 
 _MAX_PATH = 4096
 
-# In a bucket: how often to read the manifest of another process, and how long it may stay unchanged.
+# In a bucket: how often to poll the manifest of another process, and how long it may stay unchanged.
 _POLL_SECONDS = 5.0
 _STANDSTILL_SECONDS = 3600.0
 
@@ -82,32 +82,32 @@ def prepare(
     units: int = 0,
     run_units: bool = True,
 ) -> Location:
-    """Make a folder of token shards, or resume making it; return the folder.
+    """Prepare a folder of token shards, or resume a stopped preparation; return the folder.
 
-    Where another process is preparing the same folder, this one says so on standard error, waits until the
-    other has ended, and returns what it made, or makes what it has left.
+    If another process is preparing the same folder, this one prints a line to standard error and waits
+    until the other ends. It then prepares what is missing, if anything.
 
     Args:
         source_spec: see `open_source`.
-        output: the folder; made if need be. In a bucket, shards are written on this machine and uploaded.
-        tokenizer_model: a SentencePiece model to use as it is; empty to train one on the source.
+        output: the folder, created if needed. For a bucket, shards are written locally and uploaded.
+        tokenizer_model: the path of a tokenizer model to use; empty to train one on the source.
         tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`.
         vocab_size: the number of pieces to train.
         sample_bytes: the bytes of text to train on.
-        text_field: the field of JSON, JSON lines and Parquet that has the text.
+        text_field: the field of JSON, JSON lines and Parquet that contains the text.
         record_tokens: a longer document becomes several records of near-equal size.
         shard_tokens: a training shard is closed when it has this many tokens; a stopped preparation loses
             no more than this.
-        validation_fraction: the expected share of documents, more than 0 and less than 1, for validation.
-        workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
+        validation_fraction: the expected fraction of documents for validation, more than 0 and less than 1.
+        workers: the number of tokenizing processes; 0 to tokenize in this one; None for one per CPU.
         seed: the seed of the tokenizer's sample.
         progress: whether to show progress on standard error.
         document_separator: see `open_source`.
         document_filter: see `open_source`.
-        deduplicate: whether a text that was there before is left out. Some 100 bytes of memory are held for
-            each document, and what was read before is read again where a stopped preparation continues.
-        units: the number of units that the source is divided into (`units.py`); 0 for none.
-        run_units: whether the units are run here; else the plan alone is made.
+        deduplicate: whether to leave out repeated texts. This uses about 100 bytes of memory per document,
+            and a resumed preparation reads the earlier documents again.
+        units: the number of units to divide the source into (`units.py`); 0 for none.
+        run_units: whether to run the units here; if false, only the plan is written.
 
     Raises:
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
@@ -175,10 +175,10 @@ def prepare(
 def _plan(
     source: Source, directory: Location, settings: PreparationSettings, given: Tokenizer | None
 ) -> None:
-    """Write the plan of a folder, and the tokenizer that is given, unless they are there.
+    """Write the plan of a folder and the given tokenizer, unless they exist.
 
     Raises:
-        DataError: the folder holds another preparation, or the source cannot be used.
+        DataError: the folder contains another preparation, or the source cannot be used.
     """
     if exists(directory / MANIFEST_NAME):
         if resume_manifest(directory, settings, source):
@@ -202,11 +202,11 @@ def _prepare(
     workers: int,
     progress: bool,
 ) -> None:
-    """Make a folder that no other process prepares, or what is left of it.
+    """Prepare a folder, or resume it; no other process must be preparing it.
 
     Raises:
-        OvertakenError: in a bucket another process has begun to prepare it.
-        DataError: as `prepare`.
+        OvertakenError: in a bucket, another process has started to prepare the folder.
+        DataError: as for `prepare`.
     """
     guard = ManifestGuard(directory)
     resumed = resume_manifest(directory, settings, source)
@@ -237,7 +237,7 @@ def _prepare(
 
 
 def _find_commit(directory: Location, source_spec: str) -> str:
-    """Return the commit at which a preparation that was begun reads a data set of the hub; else nothing."""
+    """Return the commit of the hub's data set that an earlier preparation reads; empty if there is none."""
     begun = None
     if is_hub(source_spec) and exists(directory / MANIFEST_NAME):
         begun = load_manifest(directory)
@@ -247,7 +247,7 @@ def _find_commit(directory: Location, source_spec: str) -> str:
 
 
 def _available_processors() -> int:
-    # A batch system or container may allow fewer than the machine has; only Linux reports this.
+    # A batch system or container may allow fewer CPUs than the machine has; only Linux reports this.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -264,10 +264,10 @@ def _check_counts(**counts: int) -> None:
 
 
 def _wait_for_other(directory: Location, settings: PreparationSettings) -> None:
-    """Wait in a bucket until the process that prepares a folder now has ended, or has other settings.
+    """In a bucket, wait until the other process completes the folder or turns out to have other settings.
 
     Raises:
-        OvertakenError: it has written nothing for so long that it may be gone.
+        OvertakenError: the other process has written nothing for `_STANDSTILL_SECONDS`.
         DataError: the store does not answer.
     """
     _say_waiting(directory)
@@ -293,10 +293,10 @@ def _say_waiting(directory: Location) -> None:
 
 @contextmanager
 def _lock_folder(directory: Location) -> Iterator[None]:
-    """Make the folder, and hold it against another preparation, which this one waits for.
+    """Create and lock the folder; wait for another preparation that holds the lock.
 
-    A killed process lets go of it. A bucket has neither folders nor locks: there the manifest is guarded
-    instead.
+    The system releases the lock of a killed process. A bucket has neither folders nor locks:
+    `ManifestGuard` guards the manifest instead.
     """
     if is_remote(directory):
         with os_errors_as_data_errors(f"{directory}: the output folder cannot be used"):
@@ -336,7 +336,7 @@ def _train_tokenizer(
 
 
 def _iterate_texts(source: Source, progress: PreparationProgress) -> Iterator[str]:
-    """Yield the source's texts, and show how far it has been read."""
+    """Yield the source's texts and show the progress."""
     documents = source.documents()
     number = 0
     for number, document in enumerate(documents, 1):

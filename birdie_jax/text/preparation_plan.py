@@ -1,7 +1,7 @@
-"""`plan.json`: a source divided into units, which any processes prepare in any order.
+"""`plan.json`: a source divided into units, which any processes can prepare in any order.
 
-A plan depends only on the names and sizes of the files; a unit is some consecutive files. The result of
-a unit depends only on the plan and the tokenizer, not on the machine or on other units.
+A unit is a range of consecutive files. The division depends only on the names and sizes of the files. The
+result of a unit depends only on the plan and the tokenizer, not on the machine or on other units.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ class Plan:
     """The contents of `plan.json`.
 
     Attributes:
-        settings: what the shards shall be.
-        source_commit: the commit of the hub's data set that is read; empty for other sources.
+        settings: the settings of the preparation.
+        source_commit: the commit of the hub's data set; empty for other sources.
         files: the files of the source, in order.
         ends: for each unit, the number of the file after its last one.
     """
@@ -61,18 +61,18 @@ class Plan:
 
     @property
     def sha256(self) -> str:
-        """The hash of the plan, which what a unit writes must name."""
+        """The hash of the plan; every file that a unit writes must name it."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def to_json(self) -> bytes:
-        """Return the contents of its file."""
+        """Return the contents of `plan.json`."""
         return (json.dumps(to_plain(self), indent=1) + "\n").encode()
 
     def open_unit(self, number: int) -> Source:
         """Return the files of a unit as a source.
 
         Raises:
-            DataError: a file is not there, or has another size than when the plan was made.
+            DataError: a file is missing, or its size has changed since the plan was made.
         """
         if not 0 <= number < len(self.ends):
             raise DataError(f"unit is {number}; allowed: 0 to {len(self.ends) - 1}")
@@ -105,10 +105,10 @@ def locate_file(name: str) -> Location:
 
 
 def make_plan(source: Source, settings: PreparationSettings) -> Plan:
-    """Divide a source into `settings.units` units of consecutive files, of sizes as near as may be.
+    """Divide a source into `settings.units` units of consecutive files, of similar size.
 
     Raises:
-        DataError: the source has fewer files.
+        DataError: the source has fewer files than units.
     """
     units, count = settings.units, len(source.files)
     if units > count:
@@ -133,10 +133,10 @@ def make_plan(source: Source, settings: PreparationSettings) -> Plan:
 
 
 def save_plan(directory: Location, plan: Plan) -> None:
-    """Write the plan of a folder, or check that it is the one that is there.
+    """Write the plan of a folder, or check that the existing plan is equal.
 
     Raises:
-        DataError: another plan is there, or the disk refuses.
+        DataError: the folder has another plan, or the plan cannot be written.
     """
     path = directory / PLAN_NAME
     if exists(path):
@@ -153,7 +153,7 @@ def load_plan(directory: Location) -> Plan:
     """Return the plan of a folder.
 
     Raises:
-        DataError: there is none, or it cannot be read.
+        DataError: there is no plan, or it cannot be read.
     """
     path = directory / PLAN_NAME
     try:

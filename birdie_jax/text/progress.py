@@ -1,4 +1,4 @@
-"""Progress of a preparation: a bar on a terminal, elsewhere a plain line now and then."""
+"""Progress of a preparation: a bar on a terminal, else a plain line every 30 seconds."""
 
 import sys
 import time
@@ -12,13 +12,13 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 class PreparationProgress:
-    """Shows the stage, bytes of the source done, documents, tokens, tokens a second, and time left.
+    """Shows the stage, source bytes read, documents, tokens, tokens per second, and time left.
 
-    Use as a context manager. Everything goes to standard error.
+    Use it as a context manager. It writes to standard error.
     """
 
     def __init__(self, total_bytes: int, *, enabled: bool):
-        """Prepare to show progress through `total_bytes`; nothing is ever shown unless `enabled`."""
+        """Set up the display for a source of `total_bytes`; it shows nothing unless `enabled`."""
         console = rich.console.Console(stderr=True)
         self._total = total_bytes
         self._lines = enabled and not console.is_terminal
@@ -46,7 +46,7 @@ class PreparationProgress:
         self._bar.stop()
 
     def start_stage(self, stage: str, done_bytes: int = 0, tokens: int = 0) -> None:
-        """Start a stage; `done_bytes` of the source and `tokens` tokens were done earlier."""
+        """Start a stage in which `done_bytes` of the source and `tokens` tokens are already done."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(stage, total=self._total, completed=done_bytes, counts="")
@@ -56,7 +56,7 @@ class PreparationProgress:
         self._line(f"{stage}: {rich.filesize.decimal(self._total)} of source")
 
     def update(self, done_bytes: int, documents: int, tokens: int = 0) -> None:
-        """Show that so much of the stage is done, counted from the source's beginning."""
+        """Show the progress of the stage; all counts start at the beginning of the source."""
         if self._task is None:
             return
         now = time.monotonic()

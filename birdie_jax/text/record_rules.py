@@ -1,8 +1,8 @@
-"""Rules that make a record a document: the field with its text, and the conditions on its fields.
+"""Rules that turn a record into a document: the field with its text, and conditions on its fields.
 
-A filter is one condition or several with `and` between them: `language == en and len(text) >= 200`. A
-condition is a field, or the number of characters of one, an operator, and a value: a number, true, false,
-null, or a text, in double quotes where it has spaces.
+A filter is one or more conditions joined by `and`: `language == en and len(text) >= 200`. A condition is a
+field or its length in characters, an operator, and a value: a number, true, false, null, or a string. A
+string with spaces needs double quotes.
 """
 
 import json
@@ -35,9 +35,9 @@ class Condition:
 
     Attributes:
         field: the name of the field.
-        is_length: whether the number of characters of the field is compared.
+        is_length: whether to compare the number of characters of the field.
         operator: `==`, `!=`, `<`, `<=`, `>` or `>=`.
-        value: what the field is compared with.
+        value: the value to compare the field with.
     """
 
     field: str
@@ -46,14 +46,14 @@ class Condition:
     value: str | int | float | bool | None
 
     def holds(self, record: Mapping[str, Any], place: str) -> bool:
-        """Return whether a record fulfils it. A null is never less or more than anything.
+        """Return whether a record satisfies the condition. A null is never less or more than anything.
 
         Args:
             record: the record.
             place: the file and the record, for messages.
 
         Raises:
-            DataError: the record has no such field, or one of a type that cannot be compared.
+            DataError: the record has no such field, or the field has a type that cannot be compared.
         """
         found = find_field(record, self.field, place)
         if self.is_length:
@@ -80,11 +80,11 @@ class DocumentRules:
     """Rules that turn the records of a source into documents.
 
     Attributes:
-        text_field: the field of JSON, JSON lines and Parquet that has the text; `a.b` is the field b of the
-            field a, where there is no field of that very name.
-        separator: what divides a text file into documents; empty where a file is one document.
-        conditions: what a record has to fulfil.
-        deduplicate: whether a text that was given before is left out.
+        text_field: the field of JSON, JSON lines and Parquet that contains the text; `a.b` is field b of
+            field a, unless there is a field named `a.b`.
+        separator: the string that separates documents in a text file; empty if a file is one document.
+        conditions: the conditions that a record must satisfy.
+        deduplicate: whether to leave out repeated texts.
     """
 
     text_field: str = "text"
@@ -94,14 +94,14 @@ class DocumentRules:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of all fields that are read, each once, that of the text first."""
+        """The names of all fields to read, each once, the text field first."""
         return tuple(dict.fromkeys((self.text_field, *(each.field for each in self.conditions))))
 
     def is_kept(self, record: Mapping[str, Any], place: str) -> bool:
-        """Return whether a record fulfils all conditions.
+        """Return whether a record satisfies all conditions.
 
         Raises:
-            DataError: as `Condition.holds`.
+            DataError: as for `Condition.holds`.
         """
         return all(condition.holds(record, place) for condition in self.conditions)
 
@@ -109,16 +109,16 @@ class DocumentRules:
 def make_rules(
     text_field: str, document_separator: str, document_filter: str, deduplicate: bool
 ) -> DocumentRules:
-    r"""Return the rules that a user names.
+    r"""Parse the rules that a user gives.
 
     Args:
         text_field: the field with the text.
         document_separator: the separator in text files; `\n` in it is a line end, `\t` a tab.
-        document_filter: the conditions, as the head of this file says; empty for none.
-        deduplicate: whether a text that was given before is left out.
+        document_filter: the conditions, in the syntax described at the top of this module; empty for none.
+        deduplicate: whether to leave out repeated texts.
 
     Raises:
-        DataError: one of them cannot be used.
+        DataError: an argument is invalid.
     """
     if not text_field:
         raise DataError("text_field is ''; allowed: the name of a field")
@@ -129,10 +129,10 @@ def make_rules(
 
 
 def find_field(record: Mapping[str, Any], name: str, place: str) -> Any:
-    """Return the field of a record: the one of that name, or the one that a path with dots leads to.
+    """Return the field of a record with a name, or else at a dotted path.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such field.
     """
     found: Any = record
     rest = name
@@ -168,7 +168,7 @@ def _parse_filter(text: str) -> tuple[Condition, ...]:
 def _make_condition(found: re.Match[str], text: str) -> Condition:
     value = found["value"]
     try:
-        # Python would also read NaN and infinity.
+        # Without parse_constant, Python also parses NaN and infinity.
         value = json.loads(value, parse_constant=str)
     except ValueError:
         if value.startswith('"'):

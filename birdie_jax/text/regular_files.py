@@ -1,4 +1,4 @@
-"""Check that files are regular before they are read: a pipe blocks its reader, a device never ends."""
+"""Check that a file is regular before reading it: a pipe blocks its reader, a device may never end."""
 
 import os
 import stat
@@ -16,10 +16,10 @@ _KINDS = (
 
 
 def check_regular(path: Path, status: os.stat_result) -> None:
-    """Check that what `status` describes is a regular file.
+    """Check that `status` describes a regular file.
 
     Raises:
-        DataError: it is something else; the error names its kind.
+        DataError: the file is not regular; names its kind.
     """
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
@@ -30,8 +30,8 @@ def read_regular(path: Path) -> bytes:
     """Return the contents of a regular file.
 
     Raises:
-        DataError: it is no regular file.
-        OSError: it cannot be read.
+        DataError: the file is not regular.
+        OSError: the file cannot be read.
     """
     check_regular(path, path.stat())
     return path.read_bytes()

@@ -1,8 +1,8 @@
-"""Records of token shards in a bucket: read ahead by threads, from the bucket or from copies of its shards.
+"""Records of token shards in a bucket, read ahead by threads.
 
-From Cloud Storage records are read one by one where they are, and each shard that is touched is copied
-meanwhile, if the text fits (`shard_mirror.py`), and then read from its copy. ArrayRecord reads no other
-store: there a shard is copied before its first record is read.
+Cloud Storage: records are read from the bucket one by one. If the text fits on the local disk
+(`shard_mirror.py`), each shard is copied in the background on first use and then read from its copy.
+Other stores: ArrayRecord cannot read them, so a shard is copied before its first record is read.
 """
 
 import os
@@ -24,7 +24,7 @@ from birdie_jax.text.shard_readers import OpenReaders
 
 GIB = 1 << 30
 READ_SECONDS = 120.0
-"""The time limit for a record of Cloud Storage: ArrayRecord itself would try for much longer."""
+"""The time limit for a record from Cloud Storage; ArrayRecord alone would retry for much longer."""
 
 _READING_THREADS = 32
 _COPYING_THREADS = 4
@@ -33,13 +33,13 @@ Result = TypeVar("Result")
 
 
 def check_readable(directory: Location, manifest: Manifest, mirror_gib: int) -> str:
-    """Decide how the records of a text in a bucket are read.
+    """Decide whether to copy the shards of a text in a bucket to this machine.
 
     Returns:
-        Why they are read from the bucket alone; nothing where its shards are copied to this machine.
+        The reason why the shards are not copied; empty if they are.
 
     Raises:
-        DataError: its shards have to be copied, and cannot be; says what to do.
+        DataError: the store requires copies, and the shards cannot be copied; says what to do.
     """
     obstacle = find_obstacle(manifest, mirror_gib * GIB)
     if obstacle and not _is_read_in_place(directory):
@@ -52,7 +52,7 @@ def check_readable(directory: Location, manifest: Manifest, mirror_gib: int) -> 
 
 
 class RemoteRecords:
-    """The records of some shards, as one process reads them; threads share it."""
+    """Reads the records of some shards in one process; threads may share an instance."""
 
     def __init__(self, directory: Location, manifest: Manifest, shards: tuple[Shard, ...], mirrored: bool):
         self.process = os.getpid()
@@ -72,9 +72,9 @@ class RemoteRecords:
         return self._mirror is not None and self._mirror.find(self._shards[shard]) is not None
 
     def request(self, shard: int, record: int) -> Callable[[], bytes]:
-        """Begin to read a record; return the function that waits for it and returns it.
+        """Start to read a record; return a function that waits for the record and returns it.
 
-        The function raises DataError where the record cannot be read, or is not there in time.
+        The function raises DataError if the record cannot be read or does not arrive in time.
         """
         future = self._readers.submit(lambda: self._read(shard, record))
 
@@ -93,7 +93,7 @@ class RemoteRecords:
         """Return a record of a shard.
 
         Raises:
-            DataError: it cannot be read, or is not there in time.
+            DataError: the record cannot be read or does not arrive in time.
         """
         if self.is_local(shard):
             return self._read(shard, record)
@@ -112,7 +112,7 @@ class RemoteRecords:
         return read_record(self._in_place, shard, self._directory / entry.name, entry.records, record)
 
     def _copy(self, shard: int) -> Future:
-        """Start to copy a shard, once; if that fails, reads in place continue."""
+        """Start to copy a shard, once; if the copy fails, reads from the bucket continue."""
         with self._lock:
             if shard not in self._copying:
                 self._copying[shard] = self._copiers.submit(lambda: self._fetch(self._shards[shard]))
@@ -123,7 +123,7 @@ class RemoteRecords:
         try:
             return self._mirror.fetch(shard)
         except DataError as error:
-            # Where nothing is read in place, the caller that waits for the record raises it.
+            # If the store requires copies, the caller that waits for the record raises the error.
             with self._lock:
                 is_first, self._has_warned = not self._has_warned, True
             if self._in_place and is_first:
@@ -139,7 +139,7 @@ def read_record(readers: OpenReaders, shard: int, path: Location, records: int, 
     """Return a record of shard number `shard`, which is at `path` and has `records` records.
 
     Raises:
-        DataError: it cannot be read; names the file and the record.
+        DataError: the record cannot be read; names the file and the record.
     """
     reader = readers.get(shard, lambda: open_shard(path, records))
     try:
@@ -153,7 +153,7 @@ def _is_read_in_place(directory: Location) -> bool:
 
 
 class _DaemonThreads:
-    """Threads that do what is submitted; the process can end while a store keeps them waiting."""
+    """A pool of daemon threads: the process can exit while a thread still waits for a store."""
 
     def __init__(self, count: int):
         self._count = count
@@ -161,7 +161,7 @@ class _DaemonThreads:
         self._tasks: queue.SimpleQueue[tuple[Future, Callable[[], Any]]] = queue.SimpleQueue()
 
     def submit(self, task: Callable[[], Result]) -> "Future[Result]":
-        """Return the future of what `task` returns or raises."""
+        """Return a future for the result or the exception of `task`."""
         future: Future[Result] = Future()
         self._tasks.put((future, task))
         if self._threads < self._count:
@@ -175,6 +175,6 @@ def _work(tasks: "queue.SimpleQueue[tuple[Future, Callable[[], Any]]]") -> None:
         future, task = tasks.get()
         try:
             future.set_result(task())
-        except BaseException as error:  # the waiting caller gets it
+        except BaseException as error:  # raised again where the caller waits
             future.set_exception(error)
         del future, task

@@ -1,4 +1,4 @@
-"""Files of a prepared folder: the system's or the store's errors become `DataError`s that name the file."""
+"""Writes files of a prepared folder; errors of the system or store become `DataError`s with the path."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from birdie_jax.text.locations import Location, reason
 
 @contextmanager
 def os_errors_as_data_errors(what: str, then: str = "") -> Iterator[None]:
-    """Raise errors of the system or a store as `DataError`: `what`, its own words, and `then`.
+    """Raise an OSError as a `DataError` whose message is `what`, the error's own text, and `then`.
 
     Raises:
         DataError: the `with` block raised an OSError.
@@ -22,7 +22,7 @@ def os_errors_as_data_errors(what: str, then: str = "") -> Iterator[None]:
 
 
 def save_file(path: Location, contents: bytes) -> None:
-    """Write a small file, whole or not at all.
+    """Write a small file atomically.
 
     Raises:
         DataError: the file cannot be written, for instance on a full disk; the old contents remain.

@@ -9,7 +9,7 @@ from jaxtyping import Int, Integer
 
 from birdie_jax.errors import DataError
 
-# SentencePiece writes a space as this character, and so decodes this character as a space.
+# SentencePiece encodes a space as this character, and therefore decodes this character as a space.
 _SPACE_MARK = "\u2581"
 _EXACTNESS_PROBE = "  a \n\t b\u00a0\ufb01  "
 
@@ -67,7 +67,7 @@ class SentencePiecePieces:
             raise
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pieces of a text and their characters; see `Pieces`."""
+        """Return the pieces of a text and their character ranges; see `Pieces`."""
         mark_pieces = self._space_mark_pieces
         parts = [text] if mark_pieces is None else text.split(_SPACE_MARK)
         pieces: list[np.ndarray] = []
@@ -87,17 +87,17 @@ class SentencePiecePieces:
 
     def decode(self, pieces: Integer[np.ndarray, " pieces"]) -> str:
         """Return the text of pieces."""
-        # Annotated as a sequence in sentencepiece, which accepts an array.
+        # sentencepiece accepts an array, but its annotation says Sequence.
         return self._processor.decode(cast(Sequence[int], pieces))
 
     def ordinary(self) -> list[int]:
-        """Return the pieces of text; see `Pieces`."""
+        """Return the ordinary pieces; see `Pieces`."""
         processor = self._processor
         others = (processor.is_byte, processor.is_control, processor.is_unknown, processor.is_unused)
         return [piece for piece in range(self.count) if not any(is_other(piece) for is_other in others)]
 
     def byte_lengths(self) -> Int[np.ndarray, " pieces"]:
-        """Return the UTF-8 bytes of each piece; see `Pieces`."""
+        """Return the number of UTF-8 bytes of each piece; see `Pieces`."""
         lengths = np.ones(self.count, np.int64)
         for piece in range(self.count):
             if not any(kind(piece) for kind in (self._processor.is_byte, self._processor.is_unknown)):
@@ -108,7 +108,7 @@ class SentencePiecePieces:
 def _space_mark_pieces(
     processor: sentencepiece.SentencePieceProcessor,
 ) -> Int[np.ndarray, " 3"] | None:
-    """Return the three byte pieces of U+2581, or None where the model would not keep text exact anyway."""
+    """Return the three byte pieces of U+2581, or None if the model does not preserve text exactly."""
     if processor.normalize(_EXACTNESS_PROBE) != _EXACTNESS_PROBE.replace(" ", _SPACE_MARK):
         return None
     pieces = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE_MARK.encode()]

@@ -1,8 +1,8 @@
-"""Copies of a bucket's token shards on this machine's disk, for all its processes and for later runs.
+"""Copies of a bucket's token shards on the local disk, shared by all processes and by later runs.
 
-Each text has its own folder, named by `Manifest.sha256`, so the folder never holds another text.
-A shard is copied whole, under another name until it is checked; a lock on that file lets one process at a
-time copy it. Folders of texts that no process reads are removed, the oldest first, where the bound is met.
+Each text has its own folder, named after `Manifest.sha256`. A shard is copied to a temporary name, checked,
+and renamed; a lock on the temporary file lets only one process at a time copy the shard. If the copies
+exceed their size limit, the folders of texts that no process reads are removed, oldest first.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from birdie_jax.text.array_record_file import check_records
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.manifest import SPLITS, Manifest, Shard
 
-# A request has a time limit of seconds, whatever its size.
+# Every request has a time limit of some seconds, so the parts are small.
 _PART_BYTES = 8 << 20
-# Room that is left to others on the disk.
+# Space to leave free on the disk.
 _SPARE_BYTES = 1 << 30
 _IN_USE = "in_use"
 
 
 def find_obstacle(manifest: Manifest, max_bytes: int) -> str:
-    """Return why a text cannot be copied to this machine, or nothing if it can; make room for it.
+    """Make room for a text; return the reason why it cannot be copied to this machine, or "" if it can.
 
     Args:
         manifest: the text.
@@ -52,13 +52,13 @@ def find_obstacle(manifest: Manifest, max_bytes: int) -> str:
 
 
 class ShardMirror:
-    """The copies of one text, as one process uses them. Threads may share it."""
+    """The copies of one text, used by one process; threads may share an instance."""
 
     def __init__(self, directory: Location, manifest: Manifest):
-        """Hold the folder of the copies against removal, until this is collected or the process ends.
+        """Protect the folder of the copies from removal while this object exists.
 
         Raises:
-            DataError: the folder cannot be made.
+            DataError: the folder cannot be created.
         """
         self._directory = directory
         self._folder = _folder(manifest)
@@ -69,22 +69,22 @@ class ShardMirror:
         weakref.finalize(self, os.close, held)
 
     def find(self, shard: Shard) -> Path | None:
-        """Return the copy of a shard, or None where there is none yet."""
+        """Return the path of the copy of a shard, or None if there is no copy yet."""
         path = self._folder / shard.name
         return path if path.exists() else None
 
     def fetch(self, shard: Shard) -> Path:
-        """Return the copy of a shard, made now if need be; wait where another process is making it.
+        """Return the path of the copy of a shard; make the copy, or wait for a process that is making it.
 
         Raises:
-            DataError: the shard cannot be read, or is not the one of the manifest, or the disk is full.
+            DataError: the shard cannot be read or differs from the manifest, or the disk is full.
         """
         final = self._folder / shard.name
         partial = final.with_name(final.name + PARTIAL_SUFFIX)
         source = self._directory / shard.name
         try:
             while not final.exists():
-                # Not emptied here: another process may be writing it.
+                # Append mode: another process may be writing the file, so do not truncate it yet.
                 with partial.open("ab") as file:
                     fcntl.flock(file, fcntl.LOCK_EX)
                     if not _is_same_file(file.fileno(), partial):
@@ -117,7 +117,7 @@ def _read_parts(source: Location, shard: Shard) -> Iterator[bytes]:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Return whether an open file still has its name."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -125,7 +125,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _hold(folder: Path) -> int:
-    """Return a descriptor that keeps the folder from being removed while it is open."""
+    """Return a descriptor that protects the folder from removal while it is open."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / _IN_USE
@@ -137,7 +137,7 @@ def _hold(folder: Path) -> int:
 
 
 def _remove_unused(own: Path, max_bytes: int) -> None:
-    """Remove folders of other texts until they have at most `max_bytes`; those in use stay."""
+    """Remove unused folders of other texts until the rest has at most `max_bytes`."""
     others = [folder for folder in own.parent.iterdir() if folder != own and folder.is_dir()]
     sizes = {folder: sum(file.stat().st_size for file in folder.iterdir()) for folder in others}
     total = sum(sizes.values())

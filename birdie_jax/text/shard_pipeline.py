@@ -1,4 +1,4 @@
-"""The middle of a preparation: read blocks, have them tokenized, write and commit shards in order."""
+"""The main loop of a preparation: reads blocks, tokenizes them, writes and commits shards in order."""
 
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class _ReaderState(NamedTuple):
 
     Attributes:
         cursor: the document to continue with.
-        left_out: how many documents before it were left out.
+        left_out: the numbers of documents that were left out so far.
         source_bytes: the bytes of the source's files consumed so far, as stored.
     """
 
@@ -47,13 +47,13 @@ def write_shards(
     workers: int,
     progress: PreparationProgress,
 ) -> Manifest:
-    """Write what `manifest` says is missing, up to the source's end; return the completed manifest.
+    """Write the shards that `manifest` lacks, up to the source's end; return the completed manifest.
 
-    `record` is that of the files which the finished shards are made of.
+    `record` lists the source files of the finished shards.
 
     Raises:
         DataError: the source cannot be read, the disk is full, or a worker died. Finished shards are kept
-            and the manifest names them; parts of shards are removed.
+            and the manifest names them; unfinished shards are removed.
     """
     if manifest.tokenizer is None:
         raise ValueError("the manifest must name the tokenizer before shards are written")
@@ -65,7 +65,7 @@ def write_shards(
     documents.left_out = LeftOut(*(getattr(manifest, name) for name in LeftOut._fields))
     output = _ShardOutput(directory, manifest, guard, record)
     progress.start_stage("token shards", manifest.source_bytes, output.tokens)
-    # Closed at once on an error, so no worker outlives this call.
+    # Closed in `finally`, so no worker outlives this call.
     results = tokenize_blocks(read_blocks(documents), tokenization, workers)
     try:
         for block, tokenized in results:
@@ -81,7 +81,7 @@ def write_shards(
 
 
 def read_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
-    """Group documents into blocks worth sending to another process; a long document goes alone."""
+    """Group documents into blocks for the worker processes; a long document gets its own block."""
     texts: list[str] = []
     reader_states: list[_ReaderState] = []
     characters = 0
@@ -105,7 +105,7 @@ def _capture(documents: DocumentStream) -> _ReaderState:
 
 
 class _ShardOutput:
-    """The shards being written and the manifest of those finished.
+    """The open shards and the manifest of the finished ones.
 
     Attributes:
         documents: the number of documents with tokens, in finished and open shards of both splits.
@@ -119,7 +119,7 @@ class _ShardOutput:
         self._directory = directory
         self._manifest = manifest
         self._guard = guard
-        # Shards for a bucket are written on this machine, and uploaded when they are whole.
+        # Shards for a bucket are written to a local folder and uploaded when they are complete.
         self._staging = tempfile.TemporaryDirectory(prefix="shards-") if is_remote(directory) else None
         self._local = Path(self._staging.name if self._staging else directory)
         self._writers: dict[str, ShardWriter] = {}
@@ -141,22 +141,22 @@ class _ShardOutput:
         self.documents += 1
 
     def is_shard_full(self) -> bool:
-        """Return whether the open training shard has as many tokens as a shard shall have."""
+        """Return whether the open training shard has at least `shard_tokens` tokens."""
         train = self._writers.get("train")
         return train is not None and train.tokens >= self._manifest.settings.shard_tokens
 
     def commit(self, reader_state: _ReaderState, *, complete: bool = False) -> Manifest:
-        """Close the open shards of both splits, then let the manifest name them and what comes next.
+        """Close the open shards of both splits, then replace the manifest.
 
         Args:
-            reader_state: what the reader knew after the last document added.
+            reader_state: the state of the reader after the last document added.
             complete: whether that was the last document of the source.
 
         Returns:
-            The new manifest.
+            The new manifest, which names the finished shards and the next document to read.
 
         Raises:
-            DataError: the disk is full, or the source ended and a split got no tokens.
+            DataError: the disk is full, or the source ended and a split has no tokens.
         """
         finished = {}
         for split in SPLITS:
@@ -194,14 +194,14 @@ class _ShardOutput:
         (self._local / name).unlink()
 
     def discard(self) -> None:
-        """Remove the shards and the manifest that are not finished."""
+        """Remove unfinished shards and an unfinished manifest."""
         for writer in self._writers.values():
             writer.discard()
         self._writers.clear()
         if self._staging:
             self._staging.cleanup()
             return
-        # An interrupt can come between creating a file and recording it.
+        # An interrupt can arrive after a file was created and before its writer was stored.
         for split in SPLITS:
             name = shard_name(split, len(self._manifest.shards(split)))
             (self._local / (name + PARTIAL_SUFFIX)).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The ArrayRecord readers that a process has open."""
+"""The open ArrayRecord readers of a process."""
 
 import os
 import threading
@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from array_record.python.array_record_module import ArrayRecordReader
 
-# An open reader holds a file descriptor; a process has about a thousand.
+# An open reader uses a file descriptor; a process has about a thousand.
 MAX_OPEN_FILES = 256
 
 
 class OpenReaders:
-    """The readers that one process has open, by the shard's number.
+    """The open readers of one process, by shard number.
 
     Attributes:
-        process: the number of the process.
+        process: the id of the process.
     """
 
     def __init__(self):
@@ -24,7 +24,7 @@ class OpenReaders:
         self._lock = threading.Lock()
 
     def get(self, shard: int, open_reader: Callable[[], ArrayRecordReader]) -> ArrayRecordReader:
-        """Return the reader of `shard`, opened now if need be; others may be opened meanwhile."""
+        """Return the reader of `shard`, opening it if needed; threads can open other shards meanwhile."""
         reader = self._readers.get(shard)
         if reader is not None:
             return reader
@@ -36,7 +36,7 @@ class OpenReaders:
                 reader = open_reader()
                 with self._lock:
                     while len(self._readers) >= MAX_OPEN_FILES:
-                        # Dropped, not closed: another thread may be reading; the last release closes it.
+                        # Dropped, not closed: another thread may be reading. The last reference closes it.
                         self._readers.pop(next(iter(self._readers)))
                     self._readers[shard] = reader
         return reader

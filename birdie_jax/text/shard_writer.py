@@ -1,4 +1,4 @@
-"""Writing one token shard: under a temporary name until it is whole, checked and on the disk."""
+"""Writes one token shard, under a temporary name until it is complete, checked and on the disk."""
 
 import contextlib
 import hashlib
@@ -14,23 +14,23 @@ from birdie_jax.text.array_record_file import open_shard
 from birdie_jax.text.manifest import SPLITS, Shard
 from birdie_jax.text.saving import os_errors_as_data_errors
 
-# One record a group: a record is read without its neighbours. Stored as they are, token ids are read a
-# third faster than compressed ones. One writing thread: a full disk is reported at the record that met it.
+# One record per group, so a record can be read without its neighbours. Uncompressed token ids are read a
+# third faster than compressed ones. One writing thread, so the record that hits a full disk reports it.
 _OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
 
 SHARD_FILE = re.compile(
     rf"({'|'.join(SPLITS)})-(u\d{{5,}}-)?\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?"
 )
-"""The names that shards have, and those that they have while they are written."""
+"""The names of shards, finished or partial."""
 
 
 def shard_name(split: str, number: int, unit: int | None = None) -> str:
-    """Return the file name of shard `number` of `split`, or of what a unit of a plan makes of it."""
+    """Return the file name of shard `number` of `split`; with `unit`, of a shard that this unit writes."""
     return f"{split}-{'' if unit is None else f'u{unit:05d}-'}{number:05d}.arrayrecord"
 
 
 class ShardWriter:
-    """A shard that is being written.
+    """Writes one shard.
 
     Attributes:
         tokens: the number of tokens added so far.
@@ -52,10 +52,10 @@ class ShardWriter:
             raise self._error(error) from error
 
     def add(self, payload: bytes, tokens: int, ends_document: bool) -> None:
-        """Append a record of `tokens` tokens, as `token_record.encode_record` made it.
+        """Append a record of `tokens` tokens; `payload` comes from `token_record.encode_record`.
 
         Raises:
-            ShardWriteError: the disk is full or refuses; names the file and the space there is.
+            ShardWriteError: the disk is full or a write fails; names the file and the free space.
         """
         try:
             self._writer.write(payload)
@@ -69,10 +69,10 @@ class ShardWriter:
         self._max_record_tokens = max(self._max_record_tokens, tokens)
 
     def close(self) -> Shard:
-        """Finish the file, check that it can be read, give it its name, and return its entry.
+        """Finish the file, check that it can be read, rename it to its final name, and return its entry.
 
         Raises:
-            ShardWriteError: the disk is full or refuses; nothing has the shard's name.
+            ShardWriteError: the disk is full or a write fails; no file has the final name.
         """
         try:
             self._writer.close()
@@ -92,9 +92,9 @@ class ShardWriter:
         )
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the partial file."""
         if self._writer.is_open():
-            # Closing flushes; on the full disk that led here that fails again, and the file goes anyway.
+            # `close` flushes, which fails again on a full disk; the file is removed anyway.
             with contextlib.suppress(RuntimeError):
                 self._writer.close()
         self._partial.unlink(missing_ok=True)

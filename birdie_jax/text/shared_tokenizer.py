@@ -1,4 +1,4 @@
-"""One tokenizer for several sources, trained on a sample of all by their weights, and cached."""
+"""One tokenizer for several sources, trained on a weighted sample of them and cached."""
 
 import hashlib
 import json
@@ -18,18 +18,18 @@ _SAMPLE_BYTES = 4 << 20
 def shared_tokenizer(
     root: Location, sources: Sequence[Source], weights: Sequence[float], vocab_size: int
 ) -> Location:
-    """Return the model of a tokenizer for some sources, after training it if it is not there.
+    """Return the path of a tokenizer model for some sources; train it if it is not cached.
 
-    The sample has of each source a share of 4 MiB by its weight, or all of it where it has less.
+    Each source contributes its weight's share of 4 MiB to the sample, or all its text if it has less.
 
     Args:
-        root: the folder in which tokenizers are cached.
+        root: the folder of cached tokenizers.
         sources: the sources.
         weights: the weight of each.
         vocab_size: the number of pieces.
 
     Raises:
-        DataError: a source cannot be read, or has too little text for so many pieces.
+        DataError: a source cannot be read, or the sources have too little text for `vocab_size` pieces.
     """
     identity = {
         "sources": [[source.sha256, asdict(source.rules)] for source in sources],

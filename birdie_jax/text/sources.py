@@ -1,4 +1,4 @@
-"""Sources of documents: the standard library, files on this machine, in a bucket or on the hub."""
+"""Sources of documents: the standard library, local files, files in a bucket or on the hub."""
 
 import hashlib
 import json
@@ -33,25 +33,25 @@ from birdie_jax.text.source_record import SOURCE_RECORD_NAME
 
 STANDARD_LIBRARY = "stdlib"
 
-# Of a billion documents two have the same with a probability of 1e-21.
+# Among a billion documents, two have the same digest with a probability of 1e-21.
 _DIGEST_BYTES = 16
 
-# Tests hold deliberately broken files, encodings are tables of code points, the rest is not Python's own.
+# Tests contain files that are broken on purpose, encodings are tables, the rest is not Python's own code.
 _LEFT_OUT_OF_STANDARD_LIBRARY = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "encodings"}
 )
 
 
 class Source:
-    """Files of documents, in an order that depends on their names alone.
+    """Files of documents, in an order that depends only on their names.
 
     Attributes:
         spec: the source as the user named it.
-        rules: how their records become documents.
-        files: the files, sorted by path; each a regular one, or an object of a bucket.
-        states: the state of each file when the source was opened; it is read in no other.
-        sizes: bytes of each file, as stored.
-        commit: the commit of the hub's data set at which it is read; empty for other sources.
+        rules: the rules that turn records into documents.
+        files: the files, sorted by path; each is a regular file, or an object in a bucket.
+        states: the state of each file when the source was opened; reading a file in another state fails.
+        sizes: the bytes of each file, as stored.
+        commit: the commit of the hub's data set; empty for other sources.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Source:
         states: tuple[ObjectState, ...] | None = None,
         commit: str = "",
     ):
-        """Take note of the state of each file; those of a bucket's objects are given.
+        """Record the state of each file, unless `states` gives it.
 
         Raises:
-            DataError: a file cannot be read, or is no regular file.
+            DataError: a file cannot be read, or is not a regular file.
         """
         self.spec = spec
         self.rules = rules
@@ -78,14 +78,14 @@ class Source:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, as stored."""
+        """The bytes of all files, as stored."""
         return sum(self.sizes)
 
     @property
     def sha256(self) -> str:
-        """Hash of where the files are and which state they are in; it differs if a file was written to.
+        """The hash of the paths and states of the files; it changes if a file is written to.
 
-        The contents are not read for it. Any change of a file, even of its permissions, changes it.
+        The contents are not read. Any change of a file, even of its permissions, changes the hash.
         """
         listing = [
             [real_path(file), *state[:3]] for file, state in zip(self.files, self.states, strict=True)
@@ -95,28 +95,28 @@ class Source:
     def documents(
         self, start_file: int = 0, start_document: int = 0, read_files: list[SourceFile] | None = None
     ) -> "DocumentStream":
-        """Return the documents in order, from document `start_document` of file number `start_file` on.
+        """Return the documents in order, starting with document `start_document` of file `start_file`.
 
-        What is left out is counted: documents without text, those that the filter excludes, and repeated
-        ones, for which the documents before the first are read again. Iterating reads one file at a time,
-        and of it one document, batch of rows, or part of a large text file.
+        The stream leaves out and counts documents without text, documents that the filter excludes, and
+        repeated documents. To detect repeats, it reads the documents before the start again. It reads one
+        file at a time, and holds one document, batch of rows, or part of a large text file in memory.
 
         Args:
             start_file: the number of the file of the first document.
             start_document: the number of the first document within that file.
-            read_files: gets an entry, with the hash of the contents, for each file that is begun; those
-                that it has already are of the first files. None: the files are not hashed.
+            read_files: a list of entries of the first files. The stream appends an entry with the hash of
+                the contents for each further file that it opens. None: do not hash the files.
         """
         return DocumentStream(self, start_file, start_document, read_files)
 
 
 class LeftOut(NamedTuple):
-    """The numbers of left-out documents of a source. The names are those of the manifest.
+    """The numbers of documents that a source leaves out. The manifest uses the same names.
 
     Attributes:
-        empty_documents: the number of those that hold no text.
-        filtered_documents: the number of those that the filter excludes.
-        duplicate_documents: the number of those whose text was given before.
+        empty_documents: the number of documents without text.
+        filtered_documents: the number of documents that the filter excludes.
+        duplicate_documents: the number of documents with a repeated text.
     """
 
     empty_documents: int = 0
@@ -128,10 +128,10 @@ class DocumentStream:
     """One pass over a source; iterate it once.
 
     Attributes:
-        left_out: how many documents were left out so far.
-        bytes_read: bytes of the source's files, as stored, consumed so far, with those before the start.
-        file: number of the file that the next document is looked for in.
-        next_document: number within that file of the next document.
+        left_out: the numbers of documents left out so far.
+        bytes_read: the bytes of the source's files, as stored, up to the current position.
+        file: the number of the current file.
+        next_document: the number of the next document within that file.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ class DocumentStream:
         """Yield the documents.
 
         Raises:
-            DataError: a file cannot be read, is corrupt, not UTF-8, or lacks the text field, or was
-                written to since the source was opened; names the file and the line or row.
+            DataError: a file cannot be read, is corrupt, is not UTF-8, lacks the text field, or has changed
+                since the source was opened; names the file and the line or row.
         """
         source = self._source
         if source.rules.deduplicate:
@@ -175,7 +175,7 @@ class DocumentStream:
             self.next_document = 0
 
     def _is_given(self, text: str, is_kept: bool) -> bool:
-        """Return whether a document is given; count it where it is left out."""
+        """Return whether to yield a document; if not, count it."""
         empty, filtered, duplicates = self.left_out
         if not is_kept:
             self.left_out = LeftOut(empty, filtered + 1, duplicates)
@@ -194,7 +194,7 @@ class DocumentStream:
         return is_new
 
     def _see_documents_before(self) -> None:
-        """Read the documents before the start: what repeats one of them is left out as well."""
+        """Read the documents before the start, so later repeats of them are detected."""
         earlier = DocumentStream(self._source, 0, 0, None)
         documents = iter(earlier) if (self.file, self.next_document) > (0, 0) else iter(())
         for document in documents:
@@ -215,20 +215,20 @@ def open_source(
     """Find the files of a source without reading them.
 
     Args:
-        spec: `stdlib` for the Python standard library's own sources; a file; a folder, searched for all
-            supported files but hidden ones; or a glob, where `**` matches any folders. Links to folders
-            are followed, and a file that several paths lead to is read once. Or any of these by URL, of a
-            bucket or of a data set of the hub, hf://datasets/ORG/NAME[@REVISION]/... What a prepared folder
-            within it holds is no document.
-        text_field: the field of JSON, JSON lines and Parquet that holds the text.
-        document_separator: what divides text files into documents; empty where a file is one.
-        document_filter: which records are documents, by their fields (`record_rules.py`); empty for all.
-        deduplicate: whether a text that was given before is left out.
-        commit: the commit at which a data set of the hub is read; empty for the newest of its revision.
+        spec: `stdlib` for the sources of the Python standard library; a file; a folder, searched for all
+            supported files except hidden ones; or a glob, where `**` matches any folders. Links to folders
+            are followed, and a file with several paths is read once. A file, folder or glob can also be
+            the URL of a bucket or of a data set of the hub, hf://datasets/ORG/NAME[@REVISION]/... Files
+            that `prepare` wrote are not documents.
+        text_field: the field of JSON, JSON lines and Parquet that contains the text.
+        document_separator: the string that separates documents in text files; empty if a file is one.
+        document_filter: conditions that select records by their fields (`record_rules.py`); empty for all.
+        deduplicate: whether to leave out repeated texts.
+        commit: the commit of a data set of the hub; empty for the newest of its revision.
 
     Raises:
-        DataError: nothing is there, nothing matches, a folder or file cannot be read, or a file is of a
-            kind that is not supported.
+        DataError: the path does not exist, the glob matches nothing, a folder or file cannot be read, or
+            a file has an unsupported suffix.
     """
     if not spec:
         raise DataError(f"the input is empty; a file, a folder, a glob or {STANDARD_LIBRARY!r} is expected")
@@ -278,7 +278,7 @@ def _open_remote(spec: str, rules: DocumentRules, commit: str) -> Source:
 
 
 def _is_record(file: Location) -> bool:
-    """Return whether a file is one that `prepare` writes: the only one of its folder that is read here."""
+    """Return whether `prepare` wrote the file; of its files, only this one has a supported suffix."""
     if file.name != SOURCE_RECORD_NAME:
         return False
     manifest = file.parent / MANIFEST_NAME
@@ -292,9 +292,9 @@ def _check_suffixes(files: Iterable[Location]) -> None:
 
 
 def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: bool) -> None:
-    """Check that the first files of a source have the contents that were read.
+    """Check that the first files of a source still have the contents that were read.
 
-    A file in another place or state than it was is read again for it, as after a copy to another machine.
+    A file whose path or state has changed, for instance after a copy to another machine, is read again.
 
     Args:
         source: the source as it is now.
@@ -302,7 +302,7 @@ def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: boo
         whole: whether these were all files of the source.
 
     Raises:
-        DataError: it has not; names the first file that differs.
+        DataError: a file differs; names the first one.
     """
     then = "restore the source, or use another output folder"
     for number, read_file in enumerate(read_files):
@@ -329,7 +329,7 @@ def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: boo
 
 
 def _find_standard_library() -> list[Path]:
-    """Return the sources of the standard library, files in an encoding other than UTF-8 left out."""
+    """Return the UTF-8 source files of the standard library."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = [
         file

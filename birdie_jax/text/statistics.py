@@ -1,4 +1,4 @@
-"""Statistics of a prepared text to compare a model's loss with."""
+"""Statistics of a prepared text, as references for a model's loss."""
 
 import numpy as np
 from jaxtyping import Float64
@@ -8,10 +8,10 @@ from birdie_jax.text.token_shards import TokenShards
 
 
 def unigram_entropy(text: RowText, max_tokens: int = 1 << 22) -> float:
-    """Return the entropy of the token frequencies of a text or of weighted texts, in nats a token.
+    """Return the entropy of the token frequencies of a text or of weighted texts, in nats per token.
 
-    It is the loss of the best model that ignores all context. Measured on up to about `max_tokens` tokens,
-    taken from records spread evenly over the text.
+    This is the loss of the best model that ignores all context. It is measured on up to about `max_tokens`
+    tokens, from records spread evenly over the text.
     """
     corpora = Corpora.of(text)
     texts = zip(corpora.texts, corpora.weights, strict=True)

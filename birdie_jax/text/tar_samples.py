@@ -1,8 +1,8 @@
-"""Samples of a WebDataset tar: consecutive members of one name, read as a stream in bounded memory.
+"""Samples of a WebDataset tar: consecutive members with one name, read as a stream in bounded memory.
 
-The parts of a sample are `NAME.SUFFIX`; the suffix begins at the first dot of the file's own name. The
-formats are ustar, pax (https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html) and GNU tar.
-`tarfile` is not used: it reads headers of any size into memory, and does not see that a file is cut short.
+The members of a sample are named `NAME.SUFFIX`; the suffix begins at the first dot of the base name.
+Supported formats: ustar, pax (https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html) and GNU
+tar. `tarfile` is not used: it reads headers of any size into memory and does not detect a truncated file.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,11 +13,11 @@ from birdie_jax.errors import DataError, shown
 from birdie_jax.text.locations import Location
 
 MAX_MEMBER_BYTES = 256 << 20
-"""A larger text is refused; members that are no text may have any size."""
+"""The size limit of a text member; other members may have any size."""
 
 _BLOCK = 512
 _SKIPPED_AT_ONCE = 1 << 20
-# Names have at most some thousand bytes.
+# Names have at most a few thousand bytes.
 _MAX_HEADER_BYTES = 1 << 20
 _FILES = b"0\0" + b"7"
 _FOLDER, _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = b"5", b"x", b"g", b"L", b"K"
@@ -25,10 +25,10 @@ _REFUSED = {b"1": "a link", b"2": "a link", b"3": "a device", b"4": "a device", 
 
 
 class _Header(NamedTuple):
-    """The header of a member, from its block.
+    """The parsed header of a member.
 
     Attributes:
-        name: its path.
+        name: the path of the member.
         kind: its type flag.
         size: the number of its bytes.
     """
@@ -41,13 +41,13 @@ class _Header(NamedTuple):
 def read_samples(
     contents: BufferedIOBase, path: Location, suffixes: Collection[str]
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yield the name of each sample and the contents of those of its members that have one of `suffixes`.
+    """Yield the name of each sample, and the contents of its members with one of `suffixes`, by suffix.
 
-    Members whose own name begins with a dot are left out.
+    Members whose base name begins with a dot are ignored.
 
     Raises:
-        DataError: the tar is damaged or cut short, or holds a link, a device or too large a text; names the
-            member.
+        DataError: the tar is damaged or truncated, or contains a link, a device or too large a text; names
+            the member.
     """
     sample, members = None, {}
     for header in _read_headers(contents, path):
@@ -75,7 +75,7 @@ def read_samples(
 
 
 def _read_headers(contents: BufferedIOBase, path: Location) -> Iterator[_Header]:
-    """Yield the header of each file, whose contents the caller reads or skips."""
+    """Yield the header of each file; the caller must read or skip the contents before the next one."""
     more: dict[str, str] = {}
     while True:
         block = contents.read(_BLOCK)
@@ -132,7 +132,7 @@ def _parse_header(block: bytes, path: Location) -> _Header:
 
 
 def _parse_number(field: bytes) -> int | None:
-    """Return a number in octal digits or, as GNU tar writes large ones, in base 256; None if it is none."""
+    """Parse a number in octal digits or, for large numbers of GNU tar, in base 256; None if invalid."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:])
     digits = field.strip(b" \0")
@@ -140,7 +140,7 @@ def _parse_number(field: bytes) -> int | None:
 
 
 def _parse_pax(extended: bytes, path: Location) -> dict[str, str]:
-    """Return the fields of an extended header: lines of a length, a space, `name=value` and a line end."""
+    """Parse the fields of an extended header: lines of a length, a space, `name=value` and a line end."""
     found = {}
     while extended:
         digits, _, _ = extended[:20].partition(b" ")

@@ -2,7 +2,7 @@
 
 Little-endian: uint32 number of tokens, uint8 flags (bit 0: the record ends its document), uint8 bytes per
 token (2 or 4), two zero bytes; then the ids as uint16 or uint32. ArrayRecord stores a hash with each record
-and checks it on reading, so the header carries none of its own.
+and checks it on every read, so the header has no hash.
 """
 
 import struct
@@ -16,10 +16,10 @@ _ENDS_DOCUMENT = 1
 
 
 class TokenRecord(NamedTuple):
-    """A document, or one of the consecutive parts that a long document was cut into.
+    """A document, or one of the consecutive parts of a long document.
 
     Attributes:
-        tokens: int32 token ids, all at least 256: no special token is stored.
+        tokens: int32 token ids, all at least 256: special tokens are not stored.
         ends_document: whether the document ends with this record.
     """
 
@@ -28,12 +28,12 @@ class TokenRecord(NamedTuple):
 
 
 def choose_dtype(vocab_size: int) -> str:
-    """Return the narrowest stored type, `"uint16"` or `"uint32"`, that holds ids below `vocab_size`."""
+    """Return the smallest dtype, `"uint16"` or `"uint32"`, that holds ids below `vocab_size`."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def encode_record(tokens: Int[np.ndarray, " tokens"], ends_document: bool, dtype: str) -> bytes:
-    """Return the record's bytes; `dtype` is `"uint16"` or `"uint32"` and every id must fit in it."""
+    """Return the bytes of a record; `dtype` is `"uint16"` or `"uint32"` and every id must fit in it."""
     stored = tokens.astype(np.dtype(dtype).newbyteorder("<"))
     header = _HEADER.pack(len(tokens), _ENDS_DOCUMENT if ends_document else 0, stored.itemsize)
     return header + stored.tobytes()
@@ -43,7 +43,7 @@ def decode_record(payload: bytes, dtype: str) -> TokenRecord:
     """Return the record that `encode_record` wrote with the same `dtype`.
 
     Raises:
-        ValueError: the bytes are not such a record; says what was found.
+        ValueError: the bytes are not such a record; describes them.
     """
     if len(payload) < _HEADER.size:
         raise ValueError(f"{len(payload)} bytes, fewer than a header's {_HEADER.size}")
@@ -61,6 +61,6 @@ def decode_record(payload: bytes, dtype: str) -> TokenRecord:
 def split_evenly(tokens: Int[np.ndarray, " tokens"], record_tokens: int) -> list[np.ndarray]:
     """Cut a document's tokens into ceil(n / record_tokens) consecutive parts of near-equal size.
 
-    Near-equal, so no record is a tiny tail; every part has at most `record_tokens` tokens.
+    Every part has at most `record_tokens` tokens. Near-equal sizes avoid a tiny last record.
     """
     return np.array_split(tokens, max(1, -(-len(tokens) // record_tokens)))

@@ -1,4 +1,4 @@
-"""A model of pieces behind the fixed block of special ids: piece p is token p + 256."""
+"""A tokenizer with a fixed block of special ids: piece p of the model is token p + 256."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ from birdie_jax.text.saving import save_file
 from birdie_jax.text.sentencepiece_pieces import SentencePiecePieces
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size, special_token_name
 
-# A tokenizer.json is an object, and no protocol buffer of a SentencePiece model begins like one.
+# A tokenizer.json is a JSON object; the protocol buffer of a SentencePiece model never starts like this.
 _JSON_BEGINS = b"{"
 
 
 class Tokenizer:
-    """Text to token ids and back, with any SentencePiece model, or a tokenizer.json of Hugging Face's.
+    """Encodes and decodes text with a SentencePiece model or a Hugging Face tokenizer.json.
 
-    No text gives a special id (0..255), not even text that looks like a special token. Instances can be
-    pickled (the model's bytes travel) and shared between threads. The contents of a file decide its kind,
-    not its name.
+    No text encodes to a special id (0..255), not even text that looks like a special token. You can pickle
+    an instance (the pickle contains the model's bytes) and share it between threads. The contents of a file
+    decide its kind, not its name.
 
     Attributes:
-        name: the model's file, or the name given for it; used in messages.
+        name: the path of the model, or the name given for it; used in messages.
         model_bytes: the contents of the file.
-        is_json: whether they are a tokenizer.json.
-        sha256: hexadecimal hash of `model_bytes`; it identifies the tokenizer of token shards.
-        num_pieces: pieces of the model.
-        vocab_size: rows that an embedding table needs: `num_pieces` + 256, padded to a multiple of 128.
+        is_json: whether the model is a tokenizer.json.
+        sha256: the hexadecimal SHA-256 of `model_bytes`; token shards name their tokenizer by it.
+        num_pieces: the number of pieces of the model.
+        vocab_size: the rows of the embedding table: `num_pieces` + 256, padded to a multiple of 128.
     """
 
     def __init__(self, model: str | Location):
@@ -42,7 +42,7 @@ class Tokenizer:
 
     @classmethod
     def from_bytes(cls, model_bytes: bytes, name: str = "tokenizer model in memory") -> "Tokenizer":
-        """Return a tokenizer of a model given as its file's bytes; messages call it `name`.
+        """Return a tokenizer from the bytes of a model file; messages call it `name`.
 
         Raises:
             DataError: the bytes are neither a SentencePiece model nor a tokenizer.json.
@@ -77,7 +77,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
         """Return the int32 token ids of each text, as `encode` does, on `num_threads` threads (-1: all).
 
-        Of a tokenizer.json its own library chooses the threads.
+        For a tokenizer.json, the `tokenizers` library chooses the number of threads.
 
         Raises:
             ValueError: a text holds a lone surrogate, so it is not Unicode text.
@@ -88,11 +88,11 @@ class Tokenizer:
         ]
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the token ids of `text`, those of `encode`, and the characters of each.
+        """Return the token ids of `text`, as `encode` does, and the character range of each token.
 
         Returns:
-            int32 [tokens], and int64 [tokens, 2]: the first character of each token and the one behind its
-            last, in the numbers of `text`. Of the tokens of single bytes the last of a character has it.
+            int32 [tokens], and int64 [tokens, 2]: the start and the exclusive end of each token in `text`.
+            If several byte tokens form one character, the last of them covers it and the others are empty.
 
         Raises:
             ValueError: `text` holds a lone surrogate, so it is not Unicode text.
@@ -101,13 +101,13 @@ class Tokenizer:
         return pieces + np.int32(NUM_SPECIAL_TOKENS), offsets
 
     def decode(self, tokens: Integer[np.ndarray, " tokens"] | Sequence[int]) -> str:
-        """Return the text of token ids; a special id is written as its name, e.g. `[COPY]`.
+        """Return the text of token ids; a special id becomes its name, e.g. `[COPY]`.
 
-        Text between special tokens is decoded on its own. The inverse of `encode` for the models that
-        `train_tokenizer` makes; other models may normalise text.
+        Each run of ordinary tokens between special tokens is decoded separately. This is the inverse of
+        `encode` for models that `train_tokenizer` makes; other models may normalise text.
 
         Raises:
-            ValueError: an id is neither special nor a piece; names the id, its place and the ids allowed.
+            ValueError: an id is neither special nor a piece; names the id, its index and the allowed ids.
         """
         ids = np.asarray(tokens, dtype=np.int64)
         end = NUM_SPECIAL_TOKENS + self.num_pieces
@@ -127,20 +127,20 @@ class Tokenizer:
         return self._pieces.decode((ids - NUM_SPECIAL_TOKENS).astype(np.int32))
 
     def ordinary_tokens(self) -> Int[np.ndarray, " tokens"]:
-        """Return the int32 ids of the pieces of text: no bytes, no control, unknown or unused pieces."""
+        """Return the int32 ids of the ordinary pieces: not byte, control, unknown or unused pieces."""
         return np.array(self._pieces.ordinary(), np.int32) + np.int32(NUM_SPECIAL_TOKENS)
 
     def byte_lengths(self) -> Int[np.ndarray, " ids"]:
         """Return the number of UTF-8 bytes of each token id's text, int64; 0 for special ids.
 
-        Those of a text's tokens sum to the bytes of the text for the models that `train_tokenizer` makes; a
-        model that normalises text, or has no piece for some character, is off by what it changes. There a
-        piece without text of its own counts 1.
+        For models that `train_tokenizer` makes, the lengths of a text's tokens sum to the bytes of the
+        text. For a model that normalises text or lacks some characters, the sum differs by what the model
+        changes. A piece without text counts as 1.
         """
         return np.concatenate([np.zeros(NUM_SPECIAL_TOKENS, np.int64), self._pieces.byte_lengths()])
 
     def save(self, path: str | Location) -> None:
-        """Write the model to `path` in one step.
+        """Write the model to `path` atomically.
 
         Raises:
             DataError: the file cannot be written.

@@ -1,14 +1,14 @@
-"""Units of a plan: each runs anywhere, whole or not at all, and the last step combines all of them.
+"""The units of a plan: each can run on any machine, and the last step combines their results.
 
-    plan.json               the plan
-    sample-00003.json       unit 3's part of the tokenizer's sample, where one is trained
-    tokenizer.model
-    train-u00003-00000.arrayrecord, validation-u00003-00000.arrayrecord, ...
-    unit-00003.json         the list of unit 3's shards, written after them
+plan.json               the plan
+sample-00003.json       unit 3's part of the tokenizer's sample, if a tokenizer is trained
+tokenizer.model
+train-u00003-00000.arrayrecord, validation-u00003-00000.arrayrecord, ...
+unit-00003.json         the list of unit 3's shards, written after them
 
-A unit without a tokenizer yet writes its sample, otherwise its shards. It writes under its own names and
-moves only whole files, so a unit that is killed or runs twice costs only its own time. `advance` trains the
-tokenizer when all samples are there, and writes the manifest when all shards are.
+If there is no tokenizer yet, a unit writes its sample, else its shards. It uses its own file names and
+publishes only complete files, so a unit that is killed or runs twice wastes only its own time.
+`advance` trains the tokenizer when all samples exist, and writes the manifest when all shards exist.
 """
 
 import json
@@ -91,7 +91,7 @@ class UnitRecord:
         empty_documents: see `LeftOut`.
         filtered_documents: see `LeftOut`.
         duplicate_documents: see `LeftOut`.
-        files: the files that it has read, in order.
+        files: the source files that the unit read, in order.
     """
 
     plan: str
@@ -105,7 +105,7 @@ class UnitRecord:
 
 
 def count_units(directory: Location) -> int:
-    """Return the number of units of a plan; 0 where the folder is complete.
+    """Return the number of units of a plan; 0 if the folder is complete.
 
     Raises:
         DataError: there is no plan.
@@ -114,11 +114,11 @@ def count_units(directory: Location) -> int:
 
 
 def run_unit(directory: Location, number: int) -> None:
-    """Write the sample of a unit or, where there is a tokenizer, its shards; nothing if they are there.
+    """Write the sample of a unit or, if there is a tokenizer, its shards; do nothing if they exist.
 
     Raises:
-        DataError: there is no plan or no such unit, its files cannot be read or have changed, or the disk
-            or the store refuses.
+        DataError: there is no plan or no such unit, its files cannot be read or have changed, or a write
+            to the disk or the store fails.
     """
     if _is_complete(directory):
         return
@@ -132,14 +132,14 @@ def run_unit(directory: Location, number: int) -> None:
 
 
 def advance(directory: Location) -> bool:
-    """Combine the results of the units: into the tokenizer, or at last the manifest.
+    """Train the tokenizer on the samples of all units, or write the manifest if all shards exist.
 
     Returns:
-        Whether the folder is complete; if not, run every unit again for its shards.
+        Whether the folder is complete; if not, run every unit again to write its shards.
 
     Raises:
-        DataError: units have not been run, which the message names, or the tokenizer cannot be trained, or
-            a split has no document.
+        DataError: some units have not run (the message names them), the tokenizer cannot be trained, or a
+            split has no document.
     """
     if not _is_complete(directory):
         plan = load_plan(directory)
@@ -155,10 +155,10 @@ def advance(directory: Location) -> bool:
 
 
 def run_locally(directory: Location, workers: int, *, progress: bool) -> None:
-    """Run all units of a plan in `workers` processes, or in this one if 0, and put them together.
+    """Run all units of a plan in `workers` processes, or in this one if 0, and combine their results.
 
     Raises:
-        DataError: as `run_unit` and `advance`, or a process died.
+        DataError: as for `run_unit` and `advance`, or a process died.
     """
     is_complete = False
     while not is_complete:
@@ -318,7 +318,7 @@ def _load_sample(directory: Location, plan: Plan, number: int) -> UnitSample | N
 
 
 def _load_record(directory: Location, plan: Plan, tokenizer: Tokenizer, number: int) -> UnitRecord | None:
-    """Return what a unit has made; None where it was not run, or for another plan or tokenizer."""
+    """Return the record of a unit; None if the unit has not run with this plan and tokenizer."""
     path = directory / f"unit-{number:05d}.json"
     found = _load_json(path)
     if found is None:
@@ -337,7 +337,7 @@ def _load_json(path: Location) -> Any:
 
 
 def _save(path: Location, value: Any) -> None:
-    """Write a file whole, also where the same unit is run twice at once."""
+    """Write a file atomically, even if the same unit runs twice at the same time."""
     contents = (json.dumps(to_plain(value)) + "\n").encode()
     if is_remote(path):
         save_file(path, contents)
@@ -368,7 +368,7 @@ def _check_all(directory: Location, found: list[Any], what: str) -> None:
 
 
 def _remove(path: Location) -> None:
-    """Remove a file, or the folder that a killed unit has left."""
+    """Remove a file, or the folder that a killed unit left behind."""
     if not is_remote(path) and Path(path).is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
