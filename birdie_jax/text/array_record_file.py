@@ -1,4 +1,4 @@
-"""Opening ArrayRecord files, local ones and those of Cloud Storage, for random access."""
+"""Opens ArrayRecord files, local or in Cloud Storage, for random access."""
 
 import hashlib
 
@@ -16,7 +16,7 @@ def open_shard(path: Location, records: int) -> ArrayRecordReader:
     """Open a shard for random access and check that it has `records` records.
 
     Raises:
-        DataError: the file is missing, corrupt or cut short, or has another number of records.
+        DataError: the file is missing, corrupt or truncated, or has another number of records.
     """
     check_utf8(path)
     try:
@@ -34,15 +34,15 @@ def open_shard(path: Location, records: int) -> ArrayRecordReader:
 
 
 def check_records(path: Location, shard: Shard, *, name: Location | None = None) -> None:
-    """Read a shard, and check that its records are those of the manifest.
+    """Read a shard and check its records against the manifest.
 
     Args:
         path: the file.
         shard: its entry in the manifest.
-        name: what a message names, if not the path.
+        name: the name of the file in messages; None: the path.
 
     Raises:
-        DataError: the file is corrupt, or has other records.
+        DataError: the file is corrupt, or its records differ from the manifest.
     """
     name = path if name is None else name
     try:
@@ -62,7 +62,7 @@ def check_utf8(path: Location) -> None:
     """Check that the bytes of a path are UTF-8, as ArrayRecord requires.
 
     Raises:
-        DataError: they are not.
+        DataError: the path is not UTF-8.
     """
     try:
         str(path).encode()

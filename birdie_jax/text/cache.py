@@ -1,4 +1,4 @@
-"""The cache of prepared sources, for runs that name no prepared folder: one folder for each preparation."""
+"""The cache of prepared sources, for runs without a prepared folder: one folder per preparation."""
 
 import hashlib
 import json
@@ -14,15 +14,15 @@ def cached_folder(
 ) -> Location:
     """Return the folder below `root` for this source and these settings.
 
-    Runs with the same request share it. A source elsewhere, one whose files were written to, or another
-    tokenizer gets a folder of its own. The key is the place of each file, its size and its times: the many
-    gigabytes that a source may have are not read.
+    Runs with the same source and settings share the folder. Another path, a changed source or another
+    tokenizer gets its own folder. The key is the path, size and times of each file; the contents of the
+    files, which may be many gigabytes, are not read.
 
     Raises:
         DataError: the source or the tokenizer cannot be used.
     """
     identity = {
-        # A folder keeps the name that it was requested with, and resumes only under that name.
+        # The manifest contains the source's name, and a preparation resumes only with the same name.
         "name": source,
         "source": open_source(source, text_field).sha256,
         "tokenizer": Tokenizer(tokenizer_model).sha256 if tokenizer_model else "",

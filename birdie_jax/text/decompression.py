@@ -1,8 +1,8 @@
-"""Files read as bytes, decompressed by their suffix, piece by piece; damage never looks like the end.
+"""Streams files as bytes, decompressed by suffix; damage raises an error and never looks like the end.
 
-A compressed file is one or more whole streams and the padding that its format allows. `gzip` raises for
-anything else. `_read_streams` is our own, because `lzma.open` stops without an error where other data
-follows a stream, and zstandard's reader across frames does so where a frame is cut.
+A compressed file consists of one or more complete streams and the padding that its format allows. `gzip`
+raises for anything else. `_read_streams` is our own, because `lzma.open` stops without an error if other
+data follows a stream, and zstandard's reader across frames does so if a frame is truncated.
 """
 
 import gzip
@@ -19,10 +19,10 @@ import zstandard
 from birdie_jax.errors import DataError
 from birdie_jax.text.locations import Location, reason
 
-# Small enough that its decompressed contents fit in memory, however dense they are.
+# Small enough that the decompressed contents fit in memory at any compression ratio.
 _INPUT_BYTES = 1 << 14
 _OUTPUT_BYTES = 1 << 17
-# The Pile's frames name windows of up to this size; zstandard refuses more than 128 MiB by default.
+# The frames of the Pile declare windows of up to this size; zstandard allows 128 MiB by default.
 _MAX_WINDOW_BYTES = 1 << 31
 _XZ_PADDING_UNIT = 4
 
@@ -33,12 +33,12 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 def decompressed(path: Location, file: BufferedReader) -> Iterator[BufferedIOBase]:
     """Open the decompressed bytes of `file`; its position, `file.tell()`, counts compressed bytes.
 
-    Whatever the suffix of `path` (`COMPRESSIONS`, or any other for a plain file), faults met while the file
-    is read inside the `with` are reported alike.
+    The suffix of `path` selects the compression (`COMPRESSIONS`); any other suffix is a plain file. Errors
+    while the file is read inside the `with` also raise DataError.
 
     Raises:
-        DataError: the file cannot be read, or its compressed data is corrupt, cut short or followed by
-            something else.
+        DataError: the file cannot be read, or its compressed data is corrupt, truncated or followed by
+            other data.
     """
     try:
         if path.suffix not in COMPRESSIONS:
@@ -58,7 +58,7 @@ def decompressed(path: Location, file: BufferedReader) -> Iterator[BufferedIOBas
 
 
 class _Chunks(io.RawIOBase):
-    """Bytes that come in chunks of any sizes, as a file."""
+    """A raw file over an iterator of chunks of bytes."""
 
     def __init__(self, chunks: Iterator[bytes]):
         super().__init__()
@@ -83,8 +83,8 @@ class _Chunks(io.RawIOBase):
 def _read_streams(suffix: str, file: BufferedReader) -> Iterator[bytes]:
     """Yield the contents of the streams (.xz) or frames (.zst) of a file, one after another.
 
-    Raises EOFError where the file ends within a stream, and what the decompressor raises where something
-    else than a stream or padding is found.
+    Raises EOFError if the file ends within a stream, and the decompressor's error if the file contains
+    anything but streams and padding.
     """
     fed = file.read(_INPUT_BYTES)
     while fed:
@@ -102,7 +102,7 @@ def _read_streams(suffix: str, file: BufferedReader) -> Iterator[bytes]:
 
 
 def _skip_padding(fed: bytes, file: BufferedReader) -> bytes:
-    """Pass over the zero bytes after a stream of .xz; return what was read beyond them."""
+    """Skip the zero bytes after a stream of .xz; return the bytes read after them."""
     padding = 0
     while fed and not fed.strip(b"\0"):
         padding += len(fed)

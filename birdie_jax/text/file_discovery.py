@@ -1,8 +1,8 @@
-"""The files of a folder or a glob: each once, links followed, nothing skipped without an error.
+"""Lists the files of a folder or a glob: each file once, through links, without skipping errors.
 
-`glob` and `pathlib` silently skip what they may not read, and disagree about links to folders. Here a
-folder that cannot be listed is an error, and a link to a folder is followed, as in data sets on several
-disks. What several paths lead to counts once, so links in a circle end.
+`glob` and `pathlib` silently skip folders that they may not read, and treat links to folders differently.
+Here an unreadable folder is an error, and a link to a folder is followed, because data sets may span
+several disks. A file or folder with several paths counts once, so circular links end.
 """
 
 import errno
@@ -21,10 +21,10 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def find_status(path: Path) -> os.stat_result | None:
-    """Return what `stat` says of `path`, links followed, or None where there is nothing.
+    """Return the `stat` result of `path`, following links, or None if it does not exist.
 
     Raises:
-        DataError: the system cannot say whether something is there.
+        DataError: the system cannot determine whether it exists.
     """
     try:
         return path.stat()
@@ -32,14 +32,14 @@ def find_status(path: Path) -> os.stat_result | None:
         if error.errno in _ABSENT:
             return None
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError:  # a null character, which no file's name has
+    except ValueError:  # a null character, which no file name contains
         return None
 
 
 def find_below(folder: Path, left_out: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yield everything below `folder` that is not itself a folder.
+    """Yield all files below `folder`.
 
-    Hidden files and folders are left out, and those with a name of `left_out`.
+    Hidden files and folders are ignored, and those whose name is in `left_out`.
 
     Raises:
         DataError: a folder cannot be listed.
@@ -49,10 +49,10 @@ def find_below(folder: Path, left_out: frozenset[str] = frozenset()) -> Iterator
 
 
 def find_matches(pattern: str) -> Iterator[Path]:
-    """Yield what a glob matches: `**` matches any folders, and only a dot matches a hidden name.
+    """Yield the matches of a glob: `**` matches any folders, and only a dot matches a hidden name.
 
     Raises:
-        DataError: a folder that may hold matches cannot be listed.
+        DataError: a folder that may contain matches cannot be listed.
     """
     path = Path(pattern)
     parts = path.parts[1:] if path.anchor else path.parts
@@ -65,9 +65,9 @@ def find_matches(pattern: str) -> Iterator[Path]:
 
 
 def keep_first_of_each(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths sorted, and of several that lead to one file through links a single one.
+    """Return the sorted paths, with only one path for each file.
 
-    That is one without a link, if there is one among them, or else the first.
+    If several paths lead to a file through links, a path without a link is kept, or else the first path.
     """
     chosen: dict[str, Path] = {}
     real_folders: dict[Path, str] = {}
@@ -79,7 +79,7 @@ def keep_first_of_each(paths: Iterable[Path]) -> list[Path]:
         if os.path.islink(real):
             linked.append((os.path.realpath(real), path))
         else:
-            # A path that is its own end goes before one that gets there through a link to a folder.
+            # Prefer a path without links to one through a link to a folder.
             if os.path.abspath(path) == real:
                 chosen[real] = path
             chosen.setdefault(real, path)
@@ -89,9 +89,9 @@ def keep_first_of_each(paths: Iterable[Path]) -> list[Path]:
 
 
 def _walk(folder: Path, left_out: frozenset[str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield every folder from `folder` on, each once, with its entries that are not folders."""
+    """Yield `folder` and every folder below it, each once, with the entries that are not folders."""
     seen: set[str] = set()
-    linked = deque([folder])  # after all others: a folder goes by its own path, if it has one here
+    linked = deque([folder])  # links come last, so a folder is visited by its own path if it has one here
     while linked:
         pending = [linked.popleft()]
         while pending:
@@ -130,7 +130,7 @@ def _expand(base: Path, segments: list[str]) -> Iterator[Path]:
             hidden = entry.name.startswith(".") and not first.startswith(".")
             if hidden or not fnmatch.fnmatchcase(entry.name, first):
                 continue
-            # What is no folder ends here, if segments are left; a folder ends here, if none are.
+            # Folders match the inner segments, and everything else the last one.
             if _is_folder(entry) == bool(rest):
                 yield from _expand(base / entry.name, rest)
     else:
@@ -140,7 +140,7 @@ def _expand(base: Path, segments: list[str]) -> Iterator[Path]:
 
 
 def _exists(path: Path) -> bool:
-    # A link that leads nowhere is there, and refused where it is read.
+    # A broken link exists; reading it raises the error.
     return os.path.islink(path) or find_status(path) is not None
 
 
@@ -161,6 +161,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link to itself: no folder, and refused where it is read
+        if error.errno == errno.ELOOP:  # a link to itself is not a folder; reading it raises the error
             return False
         raise DataError(f"{entry.path}: cannot be read: {error.strerror}") from error

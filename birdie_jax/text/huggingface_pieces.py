@@ -1,4 +1,4 @@
-"""The pieces of a tokenizer.json, by the library `tokenizers` (the extra `huggingface`)."""
+"""The pieces of a tokenizer.json, using the library `tokenizers` (the extra `huggingface`)."""
 
 import json
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from birdie_jax.errors import DataError
 class HuggingFacePieces:
     """The pieces of a tokenizer.json; see `pieces.Pieces`.
 
-    Nothing is added to a text, cut off it or filled up, whatever the file asks for; and text that looks
-    like one of the file's special tokens stays text.
+    Encoding adds no special tokens, truncation or padding, even if the file configures them. Text that
+    looks like one of the file's special tokens is encoded as text.
 
     Attributes:
         count: the number of pieces.
@@ -23,10 +23,11 @@ class HuggingFacePieces:
         """Load a tokenizer.json; messages call it `name`.
 
         Raises:
-            DataError: the bytes are no such file, its ids have gaps, or the library is not installed.
+            DataError: the bytes are not a tokenizer.json, its ids have gaps, or the library is not
+                installed.
         """
         try:
-            # Large, and of use for models of Hugging Face's alone.
+            # The library is large and only tokenizer.json needs it.
             import tokenizers
         except ModuleNotFoundError as error:
             raise DataError(
@@ -63,11 +64,11 @@ class HuggingFacePieces:
         return [np.array(found.ids, np.int32) for found in encoded]
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pieces of a text and their characters; see `Pieces`."""
+        """Return the pieces of a text and their character ranges; see `Pieces`."""
         text.encode()
         found = self._tokenizer.encode(text, add_special_tokens=False)
         offsets = np.array(found.offsets, np.int64).reshape(-1, 2)
-        # Of the pieces of one character the library gives it to each; the last of them has it.
+        # The library gives several byte pieces of one character the same range; keep only the last one's.
         again = np.zeros(len(offsets), bool)
         again[:-1] = (offsets[:-1] == offsets[1:]).all(axis=1)
         offsets[again, 1] = offsets[again, 0]
@@ -78,18 +79,18 @@ class HuggingFacePieces:
         return self._tokenizer.decode(pieces.tolist(), skip_special_tokens=False)
 
     def ordinary(self) -> list[int]:
-        """Return the pieces of text; see `Pieces`."""
+        """Return the ordinary pieces; see `Pieces`."""
         return [piece for piece in range(self.count) if piece not in self._special]
 
     def byte_lengths(self) -> Int[np.ndarray, " pieces"]:
-        """Return the UTF-8 bytes of each piece; see `Pieces`."""
+        """Return the number of UTF-8 bytes of each piece; see `Pieces`."""
         lengths = np.ones(self.count, np.int64)
         added = self._tokenizer.get_added_tokens_decoder()
         for piece in range(self.count):
             if piece in added:
                 lengths[piece] = len(added[piece].content.encode())
             elif self._by_bytes:
-                # Each byte is written as one character; an id that no piece has is in no text.
+                # Each byte is written as one character. Unused ids occur in no text.
                 lengths[piece] = len(self._tokenizer.id_to_token(piece) or "")
             else:
                 lengths[piece] = len(self._tokenizer.decode([piece], skip_special_tokens=False).encode())

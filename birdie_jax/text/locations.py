@@ -1,4 +1,4 @@
-"""Names of files and folders that a user gives: of this machine's file systems, or URLs of buckets."""
+"""The names of files and folders that a user gives: local paths, or URLs of buckets."""
 
 import os
 import re
@@ -10,9 +10,9 @@ from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.storage import is_remote, make_path
 
 Location = Path | epath.Path
-"""A local path, or that of an object of a bucket, which is no `pathlib.Path`."""
+"""A local path, or the path of an object in a bucket, which is not a `pathlib.Path`."""
 
-# How the message of a StoreError begins; the text of this package says it in its own words.
+# The start of a StoreError's message; this package's messages replace it.
 _DOING = re.compile(r"cannot be [a-z ]+: ")
 
 
@@ -20,7 +20,7 @@ def locate(name: str | os.PathLike) -> Location:
     """Return the path of a file or folder that a user names.
 
     Raises:
-        DataError: it is a URL that cannot be used, or the library for its scheme is not installed.
+        DataError: the URL is not supported, or the library for its scheme is not installed.
     """
     if not is_remote(name):
         return Path(name)
@@ -31,5 +31,5 @@ def locate(name: str | os.PathLike) -> Location:
 
 
 def reason(error: OSError) -> str:
-    """Return what the system or the store says, for a message that says itself what was tried."""
+    """Return the error text of the system or the store, without the operation, for use in a message."""
     return _DOING.sub("", error.strerror or str(error), count=1)

@@ -1,7 +1,7 @@
 """`manifest.json`: the contents of a folder of token shards, its settings and its progress.
 
-The manifest is replaced as a whole each time a pair of shards is finished, so it never names a shard that
-is not on the disk, and a stopped preparation resumes from `cursor`.
+The manifest is replaced atomically each time a pair of shards is finished, so it never names a shard that
+does not exist. A stopped preparation resumes from `cursor`.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.saving import save_file
 
 FORMAT_VERSION = 3
-# Version 1 has no hash of a shard's records, version 2 nothing that was left out but empty documents.
+# Version 1 has no hashes of shards' records. Version 2 counts no left-out documents except empty ones.
 _READ_VERSIONS = (1, 2, FORMAT_VERSION)
 MANIFEST_NAME = "manifest.json"
 _CHECKSUM = "checksum"
@@ -29,24 +29,24 @@ SPLIT_RULE = (
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """The settings that decide the contents of the shards; a resumed preparation must have the same.
+    """The settings that determine the contents of the shards; a resumed preparation must have the same.
 
     Attributes:
         source: the source as the user named it.
-        text_field: the field of a JSON line or Parquet row that has the text.
-        tokenizer_model: the SHA-256 of the given SentencePiece model; empty where one is trained.
-        tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`; empty where a model is given.
-        vocab_size: the number of pieces to train; 0 where a model is given.
-        sample_bytes: the bytes of text to train on; 0 where a model is given.
+        text_field: the field of a JSON line or Parquet row that contains the text.
+        tokenizer_model: the SHA-256 of the given tokenizer model; empty if one is trained.
+        tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`; empty if a model is given.
+        vocab_size: the number of pieces to train; 0 if a model is given.
+        sample_bytes: the bytes of text to train on; 0 if a model is given.
         record_tokens: the maximum number of tokens in a record.
         shard_tokens: the number of tokens at which a training shard is closed.
-        validation_fraction: the expected share of the documents in the validation split.
-        split_rule: how a document's split is decided, in words.
+        validation_fraction: the expected fraction of documents in the validation split.
+        split_rule: the rule that assigns a document to a split, in words.
         seed: the seed of the tokenizer's sample.
-        document_separator: what divides text files into documents; empty where a file is one.
-        document_filter: which records are documents, by their fields; empty for all.
-        deduplicate: whether a text that was given before is left out.
-        units: the number of units that the source is divided into; 0 where one process reads all of it.
+        document_separator: the string that separates documents in text files; empty if a file is one.
+        document_filter: the conditions that select records by their fields; empty for all.
+        deduplicate: whether to leave out repeated texts.
+        units: the number of units of the source; 0 if one process reads all of it.
     """
 
     source: str
@@ -68,12 +68,12 @@ class PreparationSettings:
 
 @dataclass(frozen=True)
 class TokenizerIdentity:
-    """Which tokenizer made the shards.
+    """The tokenizer that made the shards.
 
     Attributes:
-        sha256: the SHA-256 of the SentencePiece model.
+        sha256: the SHA-256 of the tokenizer model.
         num_pieces: the number of its pieces.
-        vocab_size: the number of rows of an embedding table for it: pieces and special tokens, padded.
+        vocab_size: the number of rows of its embedding table: pieces and special tokens, padded.
     """
 
     sha256: str
@@ -89,10 +89,10 @@ class Shard:
         name: the file's name.
         records: the number of its records.
         tokens: the number of its tokens.
-        documents: the number of documents that end in it, which are all that begin in it.
+        documents: the number of its documents; no document continues in another shard.
         bytes: the file's size.
-        max_record_tokens: the number of tokens in its longest record; `longest_record` in the file.
-        sha256: the SHA-256 of its records' bytes, one after another; empty in a folder of version 1.
+        max_record_tokens: the number of tokens in its longest record; `longest_record` in the JSON.
+        sha256: the SHA-256 of its records' concatenated bytes; empty in a folder of version 1.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class SourceCursor:
-    """The first document that is not in any finished shard.
+    """The position of the first document that is not in a finished shard.
 
     Attributes:
         file: the index of its file within the source.
@@ -128,20 +128,20 @@ class Manifest:
 
     Attributes:
         format_version: the version of the folder's layout; this program writes `FORMAT_VERSION`.
-        complete: whether the whole source is in the shards.
+        complete: whether the shards contain the whole source.
         settings: the settings of the preparation.
-        tokenizer: the tokenizer that made them; None until it is trained.
+        tokenizer: the tokenizer of the shards; None until it is trained.
         dtype: the stored type of a token id, `uint16` or `uint32`; empty until the tokenizer is known.
         train: the finished shards of the training split, in order.
         validation: the finished shards of the validation split, in order.
         empty_documents: the number of documents left out because they have no text.
         filtered_documents: the number of documents that the filter left out.
-        duplicate_documents: the number of documents left out because their text was there before.
+        duplicate_documents: the number of documents left out because they repeat a text.
         source_bytes: the bytes of the source files consumed so far, as stored (compressed).
-        source_sha256: the hash of the contents of the files that were read from so far, in order; in a
-            folder of version 1, of their names and sizes.
-        source_commit: the commit of the hub's data set that is read; empty for other sources.
-        cursor: where a stopped preparation resumes reading; `position` in the file.
+        source_sha256: the hash of the contents of the source files opened so far, in order; in a folder of
+            version 1, of their names and sizes.
+        source_commit: the commit of the hub's data set; empty for other sources.
+        cursor: the position at which a stopped preparation resumes; `position` in the JSON.
     """
 
     format_version: int
@@ -160,7 +160,7 @@ class Manifest:
     cursor: SourceCursor = field(metadata={FILE_KEY: "position"})
 
     def shards(self, split: str) -> tuple[Shard, ...]:
-        """Return the finished shards of `split`, which is one of `SPLITS`.
+        """Return the finished shards of `split`, one of `SPLITS`.
 
         Raises:
             ValueError: there is no such split.
@@ -179,12 +179,12 @@ class Manifest:
 
     @property
     def sha256(self) -> str:
-        """The identity of the prepared text: hexadecimal hash of all that batches are made of.
+        """The identity of the prepared text: a hexadecimal hash of everything that determines batches.
 
-        That is the tokenizer, and the records of each shard, in order. Neither the place of the folder nor
-        the place or the names of the source count, nor the number of workers: the same text prepared twice
-        with the same settings is the same. For a folder of version 1, whose records have no hash, it is of
-        the sizes of the shards, the settings and the names and sizes of the source's files.
+        It covers the tokenizer and the records of each shard, in order. It does not depend on the path of
+        the folder, the paths of the source, or the number of workers: preparing the same text twice with
+        the same settings gives the same hash. A folder of version 1 has no hashes of records; there it
+        covers the sizes of the shards, the settings, and the names and sizes of the source files.
         """
         identity: dict[str, object] = {"tokenizer": self.tokenizer and self.tokenizer.sha256}
         for split in SPLITS:
@@ -199,16 +199,16 @@ class Manifest:
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> bytes:
-        """Return the contents of its file, with a checksum of them."""
+        """Return the contents of `manifest.json`, with their checksum."""
         contents = to_plain(self)
         checked = contents | {_CHECKSUM: _checksum(contents)}
         return (json.dumps(checked, indent=1) + "\n").encode()
 
     def save(self, directory: Location) -> None:
-        """Replace `directory/manifest.json`, in one step.
+        """Replace `directory/manifest.json` atomically.
 
         Raises:
-            DataError: the disk refuses; the manifest of before is kept.
+            DataError: the write fails; the old manifest is kept.
         """
         save_file(directory / MANIFEST_NAME, self.to_json())
 
@@ -217,8 +217,8 @@ def load_manifest(directory: Location) -> Manifest:
     """Read `directory/manifest.json`.
 
     Raises:
-        DataError: it is missing, unreadable, damaged, of another format version, or not a manifest; names
-            the file and the field.
+        DataError: the file is missing, unreadable, damaged, of another format version, or not a manifest;
+            names the file and the field.
     """
     path = directory / MANIFEST_NAME
     try:
@@ -232,7 +232,7 @@ def load_manifest(directory: Location) -> Manifest:
     except ValueError as error:
         raise DataError(f"{path}: is not readable JSON: {error}") from error
     version = contents.get("format_version") if isinstance(contents, dict) else None
-    # JSON has numbers that equal these and are not integers.
+    # `1.0` and `true` equal 1 in Python, but are not valid versions.
     if type(version) is not int or version not in _READ_VERSIONS:
         versions = " and ".join(map(str, _READ_VERSIONS))
         raise DataError(f"{path}: format_version is {shown(version)}; this program reads {versions}")
@@ -269,5 +269,5 @@ def _add_fields_since_version_2(contents: dict) -> None:
             if field_.default is not MISSING:
                 settings.setdefault(field_.name, field_.default)
     if contents["format_version"] == 2:
-        # The defaults are what it was: such a preparation is continued, and written as this version.
+        # The defaults match version 2, so a preparation of version 2 resumes, and is saved as this version.
         contents["format_version"] = FORMAT_VERSION

@@ -1,11 +1,11 @@
-"""Guards of a prepared folder: if two preparations write to one bucket, one of them stops.
+"""Guards a prepared folder: if two preparations write to the same folder in a bucket, one of them stops.
 
-A folder on a disk is locked instead (`preparation.py`). In Cloud Storage the process that wrote the
-manifest last owns the folder. A process that starts or resumes replaces the manifest, and the previous one
-notices at its next write. If it checked the owner just before, the store refuses that write: every object
-is replaced only at the generation that it had before the check. So no process overwrites what the owner has
-written. For other stores the manifest is only read before a write: this detects a second writer, unless
-both write at once.
+A folder on a disk is locked instead (`preparation.py`). In Cloud Storage, the process that wrote the
+manifest last owns the folder. A process that starts or resumes replaces the manifest, and the previous
+owner notices at its next write. If the previous owner checked just before the takeover, the store rejects
+its write: a process replaces an object only at the generation that the object had before the check. So no
+process overwrites files of the owner. For other stores, a process only reads the manifest before each
+write: this detects a second writer, unless both write at the same time.
 """
 
 import os
@@ -23,10 +23,10 @@ from birdie_jax.text.shard_writer import SHARD_FILE
 
 
 class ManifestGuard:
-    """Writes the files of one folder while no other process does."""
+    """Writes the files of one folder, and stops if another process starts to write them."""
 
     def __init__(self, directory: Location):
-        """Note the state of the manifest; read it after this, so a change since is noticed.
+        """Record the state of the manifest; read the manifest after this, to detect every later change.
 
         Raises:
             DataError: the store does not answer.
@@ -44,13 +44,13 @@ class ManifestGuard:
                 self._contents = _read_or_none(self._path)
 
     def take_over(self, manifest: Manifest) -> None:
-        """Become the owner of a folder whose manifest was read; remove what its owners before have left.
+        """Become the owner of a folder with this manifest; remove files that earlier owners left behind.
 
-        Shards that the manifest does not name have no owner: they are of a preparation that was killed, or
-        of one that still runs and will stop before it names them.
+        Shards that the manifest does not name belong to a preparation that was killed, or to one that still
+        runs and will stop before it names them.
 
         Raises:
-            OvertakenError: another preparation has begun meanwhile.
+            OvertakenError: another preparation has started meanwhile.
             DataError: the store does not answer.
         """
         if self._is_guarded_by_store():
@@ -61,7 +61,7 @@ class ManifestGuard:
         """Check that no other process has replaced the manifest.
 
         Raises:
-            OvertakenError: another preparation has.
+            OvertakenError: another preparation has replaced it.
             DataError: the store does not answer.
         """
         if not is_remote(self._directory):
@@ -78,8 +78,8 @@ class ManifestGuard:
         """Replace the manifest.
 
         Raises:
-            OvertakenError: another preparation has replaced it, which is kept.
-            DataError: it cannot be written; the other is kept.
+            OvertakenError: another preparation has replaced the manifest; its version is kept.
+            DataError: the manifest cannot be written; the old one is kept.
         """
         contents = manifest.to_json()
         if self._is_guarded_by_store():
@@ -94,12 +94,12 @@ class ManifestGuard:
         self._contents = contents
 
     def write(self, path: Location, contents: bytes | Path, then: str = "") -> None:
-        """Write another file of the folder, or copy a local one to it, whole or not at all.
+        """Write another file of the folder, or copy a local file to it, atomically.
 
         Args:
             path: the file.
-            contents: its contents, or the local file that has them.
-            then: what a message says at its end.
+            contents: its contents, or the path of a local file to copy.
+            then: the end of an error message.
 
         Raises:
             OvertakenError: another preparation has taken over.
@@ -117,13 +117,13 @@ class ManifestGuard:
         while written is None:
             with os_errors_as_data_errors(f"{path}: cannot be written", then):
                 generation = find_generation(path)
-            # In this order: what another owner writes from now on has another generation.
+            # Check after reading the generation: later writes of another owner change the generation.
             self.check()
             with os_errors_as_data_errors(f"{path}: cannot be written", then):
                 written = replace_at(path, generation, contents)
 
     def remove_shards_except(self, named: Container[str]) -> None:
-        """Remove shards from the folder, where the store can show that they are not another owner's.
+        """Remove the shards that are not in `named`; do nothing if the store cannot guard the folder.
 
         Raises:
             OvertakenError: another preparation has taken over.

@@ -1,4 +1,4 @@
-"""The interface that a tokenizer requires of a library of pieces of text."""
+"""The interface between `Tokenizer` and a tokenizer library."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,10 +8,10 @@ from jaxtyping import Int, Integer
 
 
 class Pieces(Protocol):
-    """A trained model that cuts text into numbered pieces.
+    """A trained model that splits text into numbered pieces.
 
     Attributes:
-        count: the number of pieces; their ids are below it.
+        count: the number of pieces; the ids are 0 to `count` - 1.
     """
 
     count: int
@@ -21,7 +21,7 @@ class Pieces(Protocol):
 
         Args:
             texts: the texts.
-            num_threads: the number of threads, where the library lets it be chosen; -1 = all.
+            num_threads: the number of threads, if the library lets the caller choose it; -1 = all.
 
         Raises:
             ValueError: a text holds a lone surrogate, so it is not Unicode text.
@@ -29,7 +29,7 @@ class Pieces(Protocol):
         ...
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the int32 pieces of a text, and int64 [pieces, 2]: the characters of each.
+        """Return the int32 pieces of a text, and int64 [pieces, 2]: the character range of each piece.
 
         Raises:
             ValueError: the text holds a lone surrogate, so it is not Unicode text.
@@ -41,9 +41,9 @@ class Pieces(Protocol):
         ...
 
     def ordinary(self) -> list[int]:
-        """Return the pieces of text: no bytes, no control, unknown or unused pieces."""
+        """Return the ordinary pieces: not byte, control, unknown or unused pieces."""
         ...
 
     def byte_lengths(self) -> Int[np.ndarray, " pieces"]:
-        """Return the number of UTF-8 bytes of each piece's text, int64; 1 where it has none."""
+        """Return the number of UTF-8 bytes of each piece's text, int64; 1 for a piece without text."""
         ...

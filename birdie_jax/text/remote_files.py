@@ -1,8 +1,8 @@
-"""Files of a source in a bucket or on the hub: listed, read as streams, identified by the store's listing.
+"""Lists and streams the files of a source in a bucket or on the hub.
 
-The listing gives each file's size, its generation (or ETag) and its checksums. Times do not count, because
-a store's times are those of the upload. A file is the same while its generation is (on the hub, the
-commit). The checksum identifies its contents, and a copy within the store keeps the checksum.
+The store's listing gives each file's size, its generation (or ETag) and its checksums. Times are ignored,
+because a store records the time of the upload. A file is unchanged as long as its generation (on the hub,
+the commit) is the same. The checksum identifies the contents; a copy within the store keeps the checksum.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from birdie_jax.storage.object_store import file_system, make_path, store_errors
 from birdie_jax.text.hub import is_hub, list_files_below, open_file, split_root
 from birdie_jax.text.locations import Location, reason
 
-# Read with one request, and held; at 100 ms a request it is 80 MB/s, much more than is tokenized.
+# The bytes per request; at 100 ms per request this is 80 MB/s, much faster than tokenization.
 _BLOCK_BYTES = 8 << 20
 _MAGIC = re.compile(r"[*?\[]")
 _ANY_FOLDERS = "**"
@@ -32,8 +32,8 @@ class ObjectState(NamedTuple):
 
     Attributes:
         size: the number of its bytes.
-        generation: a new value for every write, from the store; the ETag, where it has nothing better.
-        checksum: the checksum that the store keeps of the contents, with its kind.
+        generation: the store's value that changes with every write; the ETag if there is no other.
+        checksum: the kind and value of the store's checksum of the contents.
     """
 
     size: int
@@ -42,23 +42,23 @@ class ObjectState(NamedTuple):
 
     @property
     def contents_sha256(self) -> str:
-        """A hash of the contents' size and checksum; the contents are not read."""
+        """A hash of the size and the checksum; the contents are not read."""
         return hashlib.sha256(f"{self.size} {self.checksum}".encode()).hexdigest()
 
 
 def is_glob(url: str) -> bool:
-    """Return whether a URL is a pattern for all objects that it matches."""
+    """Return whether a URL is a glob."""
     return _MAGIC.search(url) is not None
 
 
 def find_objects(url: str) -> dict[epath.Path, ObjectState]:
-    """Return the files that a URL names: an object, those below a folder, or those that a glob matches.
+    """Return the files of a URL: one object, the files below a folder, or the matches of a glob.
 
-    In a glob `**` matches any folders, and only a dot matches a hidden name. Hidden files and folders
-    below a folder are left out.
+    In a glob, `**` matches any folders, and only a dot matches a hidden name. Below a folder, hidden files
+    and folders are ignored.
 
     Args:
-        url: the URL; one of the hub is pinned (`hub.pin`).
+        url: the URL; a URL of the hub must be pinned (`hub.pin`).
 
     Raises:
         DataError: the store cannot be listed, or there is no such object or folder.
@@ -74,7 +74,7 @@ def find_objects(url: str) -> dict[epath.Path, ObjectState]:
     found = {}
     for path, state in _list_below(root, segments[:fixed]).items():
         inner = path.split("/")[fixed:]
-        # A listing has an object of the folder's own name, too.
+        # A listing also contains an object named like the folder.
         if inner and path.startswith("/".join((*segments[:fixed], ""))):
             visible = _matches(inner, segments[fixed:]) if is_glob else _is_visible(inner)
         else:
@@ -90,10 +90,10 @@ def find_objects(url: str) -> dict[epath.Path, ObjectState]:
 
 @contextlib.contextmanager
 def open_unchanged_object(path: Location, expected: ObjectState) -> Iterator[io.BufferedReader]:
-    """Open an object that must be in the state `expected`, and still be in it at the end of the `with`.
+    """Open an object and check that its state is `expected` at the start and at the end of the `with`.
 
     Raises:
-        DataError: it cannot be read, or was rewritten.
+        DataError: the object cannot be read, or was rewritten.
     """
     if is_hub(path):
         try:
@@ -112,7 +112,7 @@ def open_unchanged_object(path: Location, expected: ObjectState) -> Iterator[io.
             try:
                 yield file
             except (DataError, OSError) as error:
-                # A rewritten file looks damaged; the error names the change, which the user can stop.
+                # A rewritten file looks damaged; report the change, which the user can fix.
                 _check_unchanged(path, expected, error)
                 raise
         _check_unchanged(path, expected)
@@ -121,7 +121,7 @@ def open_unchanged_object(path: Location, expected: ObjectState) -> Iterator[io.
 
 
 class _StoreErrors(io.RawIOBase):
-    """An object's bytes, whose errors are those of the system; none is lost in silence."""
+    """A raw file over an object that raises the store's errors as OSError and hides none."""
 
     def __init__(self, raw: Any, path: Location):
         super().__init__()
@@ -153,7 +153,7 @@ class _StoreErrors(io.RawIOBase):
 
 
 def _list_below(root: str, folders: list[str]) -> dict[str, ObjectState]:
-    """Return what is below a folder, or the object of its name, by its path below the root."""
+    """Return the objects below a folder, or the object with its name, by path below the root."""
     folder = "/".join([root, *folders])
     try:
         if is_hub(root):
@@ -210,7 +210,7 @@ def _matches(segments: list[str], pattern: list[str]) -> bool:
         return not segments
     first, rest = pattern[0], pattern[1:]
     if first == _ANY_FOLDERS:
-        # At the end it also matches the files below.
+        # A final `**` also matches the files below.
         if not rest:
             return bool(segments) and _is_visible(segments)
         return any(

@@ -1,4 +1,4 @@
-"""The files of a source: their recorded state, and a check that they still have it when they are read."""
+"""The files of a source: their recorded state, and a check on reading that it has not changed."""
 
 import hashlib
 import os
@@ -19,8 +19,8 @@ from birdie_jax.text.remote_files import ObjectState, open_unchanged_object
 class FileState(NamedTuple):
     """The state of a file in the file system; if two states differ, the contents may differ.
 
-    The time of the last change is set by the system at every write, also by one that keeps the size or
-    sets the time of modification back.
+    The system sets the time of the last change at every write, even if the write keeps the size or the
+    modification time is set back afterwards.
 
     Attributes:
         size: the number of its bytes.
@@ -39,14 +39,14 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that was read: where, in which state, and with which contents.
+    """A file that was read: its path, state and contents.
 
     Attributes:
-        path: its absolute path, links resolved, or its URL.
+        path: its absolute path without links, or its URL.
         bytes: the number of its bytes, as stored.
         modified_ns: the time of its last modification, in ns; 0 in a bucket.
         changed_ns: the time of the last change of its contents or attributes, in ns; 0 in a bucket.
-        sha256: the SHA-256 of its contents, as stored; in a bucket, of their size and checksum there.
+        sha256: the SHA-256 of its contents, as stored; in a bucket, of the object's size and checksum.
     """
 
     path: str
@@ -56,9 +56,9 @@ class SourceFile:
     sha256: str
 
     def is_at(self, path: Location, state: FileState | ObjectState) -> bool:
-        """Return whether the file that was read is there and untouched, by its state alone.
+        """Return whether the path and the state are unchanged; the contents are not read.
 
-        Inode and device do not count: some network file systems renumber at each mount.
+        Inode and device are ignored, because some network file systems renumber them at each mount.
         """
         if isinstance(state, ObjectState):
             return (str(path), state.contents_sha256) == (self.path, self.sha256)
@@ -70,7 +70,7 @@ def find_state(path: Path) -> FileState:
     """Return the state of a regular file.
 
     Raises:
-        DataError: it cannot be read, or is no regular file.
+        DataError: the file cannot be read, or is not a regular file.
     """
     try:
         status = path.stat()
@@ -87,10 +87,10 @@ def real_path(path: Location) -> str:
 
 @contextmanager
 def open_unchanged(path: Location, expected: FileState | ObjectState) -> Iterator[BufferedReader]:
-    """Open a file that must be in the state `expected`, and still be in it at the end of the `with`.
+    """Open a file and check that its state is `expected` at the start and at the end of the `with`.
 
     Raises:
-        DataError: it cannot be read, or was written to, replaced, cut short or made longer.
+        DataError: the file cannot be read, or was written to, replaced, truncated or extended.
     """
     if isinstance(expected, ObjectState):
         with open_unchanged_object(path, expected) as file:
@@ -104,7 +104,7 @@ def open_unchanged(path: Location, expected: FileState | ObjectState) -> Iterato
                 _check_unchanged(path, _state_of(os.fstat(file.fileno())), expected)
                 yield file
             except DataError as error:
-                # A file that is being written to looks damaged: that it changes is what the user can mend.
+                # A file that is being written looks damaged; report the change, which the user can fix.
                 _check_unchanged(path, _state_of(os.fstat(file.fileno())), expected, error)
                 raise
             _check_unchanged(path, _state_of(os.fstat(file.fileno())), expected)
@@ -113,7 +113,7 @@ def open_unchanged(path: Location, expected: FileState | ObjectState) -> Iterato
 
 
 def hash_file(path: Location, file: BufferedReader, state: FileState | ObjectState) -> SourceFile:
-    """Return the entry of an open file; a local one is read whole and set back to its beginning."""
+    """Return the entry of an open file; a local file is read to the end and rewound."""
     if isinstance(state, ObjectState):
         return SourceFile(str(path), state.size, 0, 0, sha256=state.contents_sha256)
     digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,9 +1,9 @@
-"""`source_files.jsonl`: the files that the finished shards were made of, one per line, in order.
+"""`source_files.jsonl`: the source files of the finished shards, one per line, in order.
 
-A preparation that resumes, or that is complete, uses it to detect changes of its source. A file with the
-same path, size and times counts as unchanged. The contents of any other file are hashed: so a copied
-source, also on another machine, is recognised, and an edited one is not. The manifest holds the hash of
-all these hashes, which contains no path and no time.
+A preparation uses it to detect changes of its source, when it resumes and when it is already complete. A
+file with the same path, size and times counts as unchanged. The contents of any other file are hashed, so
+a copy of the source is accepted, also on another machine, and an edited file is rejected. The manifest
+contains the hash of all these hashes, which depends on no path and no time.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ SOURCE_RECORD_NAME = "source_files.jsonl"
 
 
 class SourceRecord:
-    """The files that a preparation has read, and their file in its folder.
+    """The source files that a preparation has read, and their record in its folder.
 
     Attributes:
-        files: the files read so far; the reader of the source appends to it.
+        files: the files read so far; the reader of the source appends to this list.
     """
 
     def __init__(self, directory: Location, files: Sequence[SourceFile] = ()):
@@ -34,17 +34,17 @@ class SourceRecord:
         self._saved: int | None = None
 
     def save(self, count: int, write: Callable[[Location, bytes], None]) -> str:
-        """Record the first `count` files in the folder; return the hash of their contents and order.
+        """Save the first `count` files in the folder; return the hash of their contents and order.
 
         Args:
             count: the number of files.
-            write: writes a file of the folder whole, or raises DataError.
+            write: writes a file of the folder atomically, or raises DataError.
 
         Raises:
-            DataError: the disk or the store refuses.
+            DataError: the disk or the store rejects the write.
         """
         if self._saved is None or is_remote(self._path):
-            # What a killed process wrote after its last manifest is replaced; no object is appended to.
+            # Replace lines that a killed process wrote after its last manifest. Stores cannot append.
             write(self._path, _lines(self.files[:count]))
         else:
             what = f"{self._path}: cannot be written"
@@ -57,7 +57,7 @@ class SourceRecord:
 
 
 def hash_contents(files: Sequence[SourceFile]) -> str:
-    """Return the hash of the contents and the order of files, wherever they are."""
+    """Return the hash of the contents and the order of files; it does not depend on their paths."""
     return hashlib.sha256("".join(f"{file.sha256}\n" for file in files).encode()).hexdigest()
 
 
@@ -65,7 +65,7 @@ def load_source_record(directory: Location, count: int) -> SourceRecord:
     """Return the record of the first `count` files.
 
     Raises:
-        DataError: the record is missing, damaged or shorter.
+        DataError: the record is missing, damaged or too short.
     """
     path = directory / SOURCE_RECORD_NAME
     with os_errors_as_data_errors(f"{path}: cannot be read"):

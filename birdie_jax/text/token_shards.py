@@ -1,4 +1,4 @@
-"""Reading token shards: any record of a split by its number, from any thread or process."""
+"""Reads token shards: any record of a split by its number, from any thread or process."""
 
 import bisect
 import errno
@@ -24,16 +24,15 @@ DEFAULT_MIRROR_GIB = 64
 class TokenShards:
     """The records of one split of a prepared folder, as a sequence.
 
-    Files are opened when first read. An instance may be pickled, inherited by a forked process, and read
-    from several threads at once. Of a folder in a bucket, records are best requested some time before they
-    are read.
+    Files are opened on first use. You can pickle an instance, use it in a forked process, and read from
+    several threads. If the folder is in a bucket, call `request` some time before you read a record.
 
     Attributes:
         directory: the prepared folder, on a disk or in a bucket.
         is_remote: whether it is in a bucket.
-        not_mirrored: why the shards of a bucket are not copied to this machine; empty where they are.
+        not_mirrored: why the shards of a bucket are not copied to this machine; empty if they are.
         split: `train` or `validation`.
-        manifest: what the folder holds.
+        manifest: the manifest of the folder.
         num_pieces: the pieces of the tokenizer that made the shards.
         vocab_size: the padded vocabulary of the tokenizer that made the shards.
         num_tokens: the number of tokens of the split.
@@ -52,17 +51,17 @@ class TokenShards:
         """Check the folder without reading its records.
 
         Args:
-            directory: output of `prepare_data`.
+            directory: the output folder of `prepare_data`.
             split: `train` or `validation`.
             tokenizer_sha256: `Tokenizer.sha256` of the tokenizer that the caller uses; None: not checked.
             mirror_gib: the maximum size in GiB of all copies of buckets' shards in this machine's cache
-                folder; where text does not fit, each record is read from the bucket.
+                folder; if the text does not fit, each record is read from the bucket.
 
         Raises:
             DataError: the manifest is missing, incomplete or of another version, the split is empty, the
-                shards were made with another tokenizer, or a shard is missing or not of the recorded
-                size; or the store gives no records in place and they do not fit this machine.
-            ValueError: `split` is not a split.
+                shards were made with another tokenizer, or a shard is missing or has another size than
+                recorded; or the store requires local copies and they do not fit on this machine.
+            ValueError: `split` is neither `train` nor `validation`.
         """
         self.directory = locate(directory)
         self.is_remote = is_remote(self.directory)
@@ -100,7 +99,7 @@ class TokenShards:
         return self._ends[-1]
 
     def __getitem__(self, index: SupportsIndex) -> TokenRecord:
-        """Return record `index`, counted through all shards of the split; -1 is the last.
+        """Return record `index` of the split, counted across all shards; -1 is the last.
 
         Raises:
             IndexError: there is no such record.
@@ -117,11 +116,11 @@ class TokenShards:
         return self._decode(payload, shard, record)
 
     def request(self, index: SupportsIndex) -> Callable[[], TokenRecord] | None:
-        """Begin to read record `index`, where that takes long.
+        """Start to read record `index`, unless it is on a local disk.
 
         Returns:
-            The function that waits for the record and returns it, and raises what reading it raises; None
-            where the record is on a disk of this machine.
+            A function that waits for the record and returns it, or raises the error of the read; None if
+            the record is on a local disk.
 
         Raises:
             IndexError: there is no such record.
@@ -137,7 +136,7 @@ class TokenShards:
 
     def _opened(self) -> OpenReaders | RemoteRecords:
         opened = self._open
-        # A forked process must not share its parent's readers, nor a lock held at the fork.
+        # A forked process must not use its parent's readers, or a lock that was held at the fork.
         if opened is None or opened.process != os.getpid():
             if self.is_remote:
                 mirrored = not self.not_mirrored
@@ -180,10 +179,10 @@ class TokenShards:
 
 
 def check_sizes(directory: Location, shards: tuple[Shard, ...]) -> None:
-    """Check that shards are there and have the sizes of their entries; in a bucket by one listing.
+    """Check that shards exist and have the recorded sizes; in a bucket, with one listing.
 
     Raises:
-        DataError: one is missing, cannot be read, or has another size; names the file and both sizes.
+        DataError: a shard is missing, cannot be read, or has another size; names the file and both sizes.
     """
     sizes: dict[str, int] = {}
     if is_remote(directory):
@@ -216,8 +215,8 @@ def load_tokenizer(directory: str | Location) -> Tokenizer:
     """Return the tokenizer that made a prepared folder's shards.
 
     Raises:
-        DataError: the manifest or the model is missing or unreadable, or the model is not the one that the
-            manifest names; names both files and hashes.
+        DataError: the manifest or the model is missing or unreadable, or the manifest names another model;
+            names both files and hashes.
     """
     directory = locate(directory)
     identity = load_manifest(directory).tokenizer

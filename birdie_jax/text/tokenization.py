@@ -1,4 +1,4 @@
-"""Documents to records, in other processes: the CPU-bound work of `prepare_data`."""
+"""Turns documents into records in worker processes: the CPU-bound work of `prepare_data`."""
 
 import hashlib
 import multiprocessing
@@ -20,7 +20,7 @@ _BLOCKS_IN_FLIGHT_PER_WORKER = 3
 
 
 class TokenizedRecord(NamedTuple):
-    """A record ready to be written.
+    """An encoded record and its counts.
 
     Attributes:
         payload: the bytes of the record.
@@ -38,7 +38,7 @@ class TokenizedDocument(NamedTuple):
 
     Attributes:
         split: the split that the document belongs to.
-        records: the records; none where the tokenizer finds nothing in the text.
+        records: the records; empty if the text has no tokens.
     """
 
     split: str
@@ -47,13 +47,13 @@ class TokenizedDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenization:
-    """The function that turns texts into records: picklable, and called with a block of texts.
+    """A picklable function from a block of texts to their records.
 
     Attributes:
         tokenizer: the tokenizer.
         dtype: the stored type of a token id.
         record_tokens: the maximum number of tokens in a record.
-        validation_fraction: the share of the documents for validation.
+        validation_fraction: the fraction of documents for validation.
     """
 
     tokenizer: Tokenizer
@@ -78,25 +78,25 @@ class Tokenization:
 def split_of(text: str, validation_fraction: float) -> str:
     """Return `train` or `validation` for a document.
 
-    The text alone decides: a document stays on its side whatever the source's order or file names, and
-    copies of it are never on both sides.
+    The split depends only on the text. So the order and the file names of the source do not matter, and
+    copies of a document are always in the same split.
     """
     return "validation" if split_hash(text) < validation_fraction else "train"
 
 
 def split_hash(text: str) -> float:
-    """Return the text's hash as a number in [0, 1); below the fraction, the document is for validation."""
-    # The top 53 bits: a float holds them exactly, so no hash is rounded up to 1.
+    """Return the text's hash as a number in [0, 1); a value below the fraction means validation."""
+    # A float represents the top 53 bits exactly, so no hash is rounded up to 1.
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / 2**53
 
 
 class DocumentBlock(NamedTuple):
-    """Consecutive documents that one worker tokenizes at once.
+    """Consecutive documents that one worker tokenizes in one call.
 
     Attributes:
         texts: the text of each document.
-        reader_states: what the reader knew when it had read each document; only its owner looks into it.
+        reader_states: the state of the reader after each document; opaque to this module.
     """
 
     texts: list[str]
@@ -106,9 +106,9 @@ class DocumentBlock(NamedTuple):
 def tokenize_blocks(
     blocks: Iterable[DocumentBlock], tokenization: Tokenization, workers: int
 ) -> Generator[tuple[DocumentBlock, list[TokenizedDocument]], None, None]:
-    """Tokenize blocks in `workers` processes, or in this one if 0; give them in their order.
+    """Tokenize blocks in `workers` processes, or in this one if 0, and yield them in order.
 
-    A bounded number of blocks is read ahead, whatever their number.
+    It reads ahead a bounded number of blocks.
 
     Raises:
         DataError: a worker died, for instance because the machine ran out of memory.
@@ -117,7 +117,7 @@ def tokenize_blocks(
         for block in blocks:
             yield block, tokenization(block.texts)
         return
-    # Not forked: the caller may have threads, whose locks a fork would copy in whatever state they are.
+    # Not forked: the caller may have threads, and a fork would copy locks that they hold.
     executor = ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(tokenization,)
     )
@@ -146,7 +146,7 @@ _work: Callable[[list[str]], list[TokenizedDocument]]
 def _start_worker(tokenization: Tokenization) -> None:
     global _work  # noqa: PLW0603  (a pool hands its workers nothing but through a global)
     _work = tokenization
-    # The parent answers Ctrl-C; and a parent that is killed cannot end its workers, so they watch it.
+    # The parent handles Ctrl-C. A killed parent cannot stop its workers, so they watch it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 

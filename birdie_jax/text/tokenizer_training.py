@@ -1,4 +1,4 @@
-"""Training a SentencePiece tokenizer on a bounded, seeded sample of a source."""
+"""Trains a SentencePiece tokenizer on a bounded, seeded sample of a source."""
 
 import hashlib
 import heapq
@@ -15,9 +15,9 @@ from birdie_jax.text.tokenizer import Tokenizer
 TOKENIZER_TYPES = ("unigram", "bpe")
 
 _PASSAGE_CHARACTERS = 2048
-# SentencePiece shares the work by thread number, so the model depends on the count: it is fixed.
+# SentencePiece divides the work by thread, so the model depends on the number of threads: keep it fixed.
 _THREADS = 4
-# Line ends, tabs and indentation are always single pieces, as code and verse need; U+2581 is a space.
+# Line ends, tabs and indentation are always single pieces, for code and verse; U+2581 is a space.
 _LAYOUT_PIECES = ("\n", "\n\n", "\t", *("\u2581" * spaces for spaces in range(2, 17)))
 
 
@@ -29,22 +29,22 @@ def train_tokenizer(
     seed: int = 0,
     tokenizer_type: str = "unigram",
 ) -> Tokenizer:
-    """Train a tokenizer of exactly `vocab_size` pieces that gives every text back exactly.
+    """Train a tokenizer of exactly `vocab_size` pieces that round-trips every text exactly.
 
-    The sample is of passages of up to 2,048 characters, drawn evenly from all of `documents`; memory is
-    bounded by `sample_bytes` and the largest document. The same documents and arguments give the
-    same model, byte for byte.
+    The sample consists of passages of up to 2,048 characters, drawn evenly from all documents. Memory is
+    bounded by `sample_bytes` and the largest document. The same documents and arguments give the same
+    model, byte for byte.
 
     Args:
-        documents: the texts; consumed whole, once.
+        documents: the texts; iterated to the end, once.
         vocab_size: the number of pieces of the model; 256 of them are single bytes.
         sample_bytes: the maximum number of UTF-8 bytes of text to train on.
         seed: the seed of the sample.
         tokenizer_type: `unigram`, or `bpe`, which encodes about five times slower.
 
     Raises:
-        DataError: there is no text, or too little or too varied text for `vocab_size`; says how much there
-            is and which sizes would do.
+        DataError: there is no text, or too little or too varied text for `vocab_size`; gives the size of
+            the text and the allowed sizes.
         ValueError: `tokenizer_type` or `sample_bytes` is not allowed.
     """
     if tokenizer_type not in TOKENIZER_TYPES:
@@ -58,7 +58,7 @@ def train_on_sample(sample: list[str], vocab_size: int, tokenizer_type: str) -> 
     """Train a tokenizer of exactly `vocab_size` pieces on passages of up to 2,048 characters.
 
     Raises:
-        DataError: as `train_tokenizer`.
+        DataError: as for `train_tokenizer`.
     """
     size = sum(len(passage.encode()) for passage in sample)
     if not sample:
@@ -92,13 +92,13 @@ def train_on_sample(sample: list[str], vocab_size: int, tokenizer_type: str) -> 
 def sample_passages(documents: Iterable[str], sample_bytes: int, seed: int) -> list[str]:
     """Draw passages of up to 2,048 characters evenly from all documents, up to `sample_bytes` of UTF-8.
 
-    Every passage draws a random priority; those of the lowest priorities are kept, in the order of the
-    documents. All passages are kept if they fit.
+    Every passage draws a random priority. The passages with the lowest priorities are kept, in the order of
+    the documents. All passages are kept if they fit.
     """
     generator = np.random.default_rng(seed)
     kept: list[
         tuple[float, int, str]
-    ] = []  # a heap: the passage of the highest priority is the first to go
+    ] = []  # a heap: the passage with the highest priority is dropped first
     kept_bytes = 0
     threshold = 1.0
     order = 0
@@ -112,7 +112,7 @@ def sample_passages(documents: Iterable[str], sample_bytes: int, seed: int) -> l
             while kept_bytes > sample_bytes and len(kept) > 1:
                 priority, _, dropped = heapq.heappop(kept)
                 kept_bytes -= len(dropped.encode())
-                # Whatever comes above a dropped passage would be dropped as well.
+                # A later passage with a higher priority than a dropped one would be dropped too.
                 threshold = min(threshold, -priority)
         order += len(priorities)
     return [passage for _, _, passage in sorted(kept, key=lambda entry: entry[1])]
@@ -121,10 +121,11 @@ def sample_passages(documents: Iterable[str], sample_bytes: int, seed: int) -> l
 def sample_by_hash(documents: Iterable[str], sample_bytes: int, seed: int) -> list[str]:
     """Draw passages of up to 2,048 characters evenly from all documents, up to `sample_bytes` of UTF-8.
 
-    The passages of the lowest hashes are kept, each once, in the order of their hashes: the order of the
-    documents does not count, and the sample of several samples is that of all their documents.
+    The passages with the lowest hashes are kept, each once, in the order of their hashes. So the result
+    does not depend on the order of the documents, and sampling from several samples gives the sample of all
+    their documents.
     """
-    # A heap: the passage of the highest hash is the first to go.
+    # A heap: the passage with the highest hash is dropped first.
     kept: list[tuple[int, str]] = []
     known: set[int] = set()
     kept_bytes = 0
@@ -149,7 +150,7 @@ def sample_by_hash(documents: Iterable[str], sample_bytes: int, seed: int) -> li
 
 
 def _size_error(message: str, vocab_size: int, sample_size: int) -> DataError:
-    """Return the error for SentencePiece's refusal of a vocabulary size."""
+    """Return the error to raise if SentencePiece rejects a vocabulary size."""
     text = f"a tokenizer of vocab_size={vocab_size} cannot be trained on {sample_size} bytes of text: "
     if max_pieces := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return DataError(
