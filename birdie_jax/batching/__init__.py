@@ -1,4 +1,4 @@
-"""Examples to packed rows to the global batch: packing, row streams, the resumable pipeline."""
+"""Packs examples into rows and rows into global batches: packing, row streams, the resumable pipeline."""
 
 from birdie_jax.batching.mixture_history import DecisionSchedule, MixtureHistory
 from birdie_jax.batching.packing import layout_example, pack_rows, packed_length

@@ -1,4 +1,4 @@
-"""The lengths of each arm's examples, counted on rows that are made as in training."""
+"""The lengths of each arm's examples, counted on rows made as in training."""
 
 from typing import NamedTuple
 
@@ -10,18 +10,18 @@ from birdie_jax.batching.row_stream import RowSettings, RowStream
 from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.text.corpora import RowText
 
-# The share of the examples that is drawn from all arms evenly, so rare arms are counted too.
+# The fraction of examples drawn evenly from all arms, so rare arms are counted too.
 _EVEN_SHARE = 0.1
 _MIN_EXAMPLES_OF_ARM = 4
 
 
 class ArmLengths(NamedTuple):
-    """Counts over examples that were drawn, by arm; every arm has some.
+    """Counts over drawn examples, by arm; every arm has some examples.
 
     Attributes:
         examples: the number of examples.
-        positions: the positions that they cover, context and target.
-        target_tokens: the tokens of their targets, or their labels in place, which bear the loss.
+        positions: the number of their positions, context and target.
+        target_tokens: the number of their tokens with loss: the targets, or the labels in place.
     """
 
     examples: Int64[np.ndarray, " arms"]
@@ -46,25 +46,25 @@ def count_lengths(
     probabilities: Float64[np.ndarray, " arms"],
     num_examples: int,
 ) -> ArmLengths:
-    """Draw examples into rows under a mixture, and count how long those of each arm are.
+    """Draw examples into rows under a mixture, and count the lengths of each arm's examples.
 
-    They depend on the mixture a little, because an example may be cut to the room that others leave it in a
-    row. The counts are a function of the text and the arguments alone, the same on every machine.
+    The lengths depend slightly on the mixture, because an example may be cut to the room left in a row. The
+    counts depend only on the text and the arguments, and are the same on every machine.
 
     Args:
         text: the training split.
         arms: the arms of the mixture.
-        settings: what the rows of training share.
-        probabilities: the probabilities with which arms are drawn; a tenth of the examples is drawn from
-            all arms evenly.
-        num_examples: the minimum number of examples in all.
+        settings: the settings of the training rows.
+        probabilities: the probability of drawing each arm; a tenth of the examples is drawn evenly from all
+            arms instead.
+        num_examples: the minimum total number of examples.
 
     Raises:
-        DataError: the text cannot be read, or cannot make an example of an arm; the message names it.
+        DataError: the text cannot be read, or no example of an arm can be made from it; names the arm.
     """
     counts = np.zeros((len(arms), 3), np.int64)
     even = np.full(len(arms), 1 / len(arms))
-    # One row's stream alone: what it still holds back at the end, mostly long examples, is not counted.
+    # One stream only: examples still buffered at the end, mostly long ones, are not counted.
     stream = RowStream(text, arms, settings, row=0)
     stream.set_mixture((1 - _EVEN_SHARE) * probabilities / probabilities.sum() + _EVEN_SHARE * even)
     while counts[:, 0].sum() < num_examples or counts[:, 0].min() < _MIN_EXAMPLES_OF_ARM:
@@ -74,7 +74,7 @@ def count_lengths(
 
 
 def _loss_tokens(example: Example) -> int:
-    """Return the number of tokens that bear loss: the target's, or the labels in place."""
+    """Return the number of tokens with loss: the target tokens, or the labels in place."""
     if example.labels is None:
         return len(example.target)
     return int((example.labels != NO_LABEL).sum())

@@ -1,4 +1,4 @@
-"""The chosen mixtures, shared with every thread and process that makes batches under them."""
+"""The chosen mixtures, shared with every thread and process that makes batches."""
 
 import mmap
 import os
@@ -16,18 +16,17 @@ from birdie_jax.errors import HistoryClosed
 
 @dataclass(frozen=True)
 class DecisionSchedule:
-    """When the mixture is decided, and which decision each batch is made under.
+    """The steps at which mixtures are decided, and the decision that governs each batch.
 
-    Decision d is taken when d * `every_steps` steps are done, before the next one is trained. It governs
-    the batches of the 0-based steps d * `every_steps` to (d + 1) * `every_steps` - 1. After the last step
-    of the run nothing is left to decide.
+    Decision d is taken when d * `every_steps` steps are done, before the next step. It governs the batches
+    of the 0-based steps d * `every_steps` to (d + 1) * `every_steps` - 1. No decision is taken after the
+    last step of the run.
 
-    What happens at step 512, where every_steps = 512 and num_steps = 1300: when 512 steps are done, every
-    arm is validated and decision 1 is taken. The batches of the 0-based steps 0 to 511 (the 1st to the
-    512th) were made under decision 0; the next one, of 0-based step 512 (the 513th), is the first under
-    decision 1. A checkpoint saved when 512 steps were done holds the state before decision 1: a run resumed
-    from it has taken one decision, and takes decision 1 first. The run takes 3 decisions, after 0, 512 and
-    1024 steps.
+    Example: every_steps = 512 and num_steps = 1300. When 512 steps are done, every arm is validated and
+    decision 1 is taken. The batches of the 0-based steps 0 to 511 (the 1st to the 512th) were made under
+    decision 0. The batch of 0-based step 512 (the 513th) is the first under decision 1. A checkpoint saved
+    after 512 steps contains the state before decision 1: a run that resumes from it has taken one decision,
+    and takes decision 1 first. The run takes 3 decisions, after 0, 512 and 1024 steps.
 
     Attributes:
         every_steps: the number of steps between two decisions, at least 1.
@@ -45,15 +44,15 @@ class DecisionSchedule:
 
     @property
     def num_decisions(self) -> int:
-        """The number of decisions in the whole run: the number of steps at which `is_due` is true."""
+        """The number of decisions in the whole run, which is the number of steps where `is_due` is true."""
         return -(-self.num_steps // self.every_steps)
 
     @property
     def num_mixtures(self) -> int:
-        """The number of decisions that batches can request; `num_decisions`, or one more.
+        """The number of decisions that batches can request: `num_decisions`, or one more.
 
-        Batches are made ahead of training, so the batch of 0-based step `num_steps` is requested, though it
-        is never trained on. Where `every_steps` divides `num_steps` it would begin another decision.
+        Batches are made ahead of training, so the batch of 0-based step `num_steps` is requested but never
+        trained on. If `every_steps` divides `num_steps`, this batch belongs to one more decision.
         """
         return self.num_steps // self.every_steps + 1
 
@@ -62,11 +61,11 @@ class DecisionSchedule:
         return step % self.every_steps == 0 and step < self.num_steps
 
     def governing(self, step: int) -> int:
-        """Return the decision under which the batch of the 0-based step `step` is made."""
+        """Return the decision that governs the batch of the 0-based step `step`."""
         return step // self.every_steps
 
     def taken_before(self, first_step: int) -> int:
-        """Return how many decisions a run has behind it that resumes when `first_step` steps are done."""
+        """Return how many decisions were taken before a run resumes at `first_step` done steps."""
         return -(-first_step // self.every_steps)
 
 
@@ -76,21 +75,21 @@ _POLL_SECONDS = 0.001
 class MixtureHistory:
     """Mixtures by decision number, shared with threads and worker processes of this machine.
 
-    A batch must be made under the mixture that the newest decision before it chose, on every process and
-    however far ahead batches are made. So a batch maker queries the history, which answers only when that
-    decision is published. The history is a file that workers map, whatever way they were started; it is
-    gone when the history is, even where its process was killed.
+    Every batch must be made under the mixture of the decision that governs it, on every process and however
+    far ahead batches are made. So a maker of batches waits until that decision is published here. The
+    history is an anonymous file that workers map, whatever their start method. The file disappears with the
+    history, even if the process is killed.
     """
 
     def __init__(self, num_arms: int, num_decisions: int):
-        """Make an empty history for `num_decisions` mixtures of `num_arms` probabilities."""
+        """Create an empty history for `num_decisions` mixtures of `num_arms` probabilities."""
         self._shape = (num_decisions, num_arms)
-        # First the number of published mixtures (-1 once closed), then the mixtures.
+        # Layout: the number of published mixtures (-1 once closed), then the mixtures.
         file, self._path = _create_anonymous_file()
         file.truncate(8 * (1 + num_decisions * num_arms))
         self._cells = np.frombuffer(mmap.mmap(file.fileno(), 0), np.float64)
         self._published = 0
-        # Kept open while a worker can still open it: a worker that starts late must not open another file.
+        # Keep the file open: a worker that starts late opens it by its descriptor, so nothing may reuse it.
         weakref.finalize(self, file.close)
 
     def publish(self, mixture: Float[np.ndarray, " arms"]) -> None:
@@ -108,14 +107,14 @@ class MixtureHistory:
         begin = 1 + self._published * arms
         self._cells[begin : begin + arms] = mixture
         self._published += 1
-        # The count goes up last: a reader that sees it sees the whole mixture.
+        # Increase the count last: a reader that sees the new count sees the whole mixture.
         self._cells[0] = self._published
 
     def wait_for(self, decision: int) -> Float64[np.ndarray, " arms"]:
-        """Return the mixture of `decision`, as soon as it is published.
+        """Wait until the mixture of `decision` is published, and return it.
 
         Raises:
-            HistoryClosed: the history was closed first.
+            HistoryClosed: the history was closed before that.
         """
         arms = self._shape[1]
         while not 0 <= decision < self._cells[0]:
@@ -126,7 +125,7 @@ class MixtureHistory:
         return np.array(self._cells[begin : begin + arms])
 
     def close(self) -> None:
-        """End the history: those who wait stop waiting."""
+        """Close the history: every waiting call raises `HistoryClosed`."""
         self._cells[0] = -1
 
     def __getstate__(self) -> tuple[tuple[int, int], str]:
@@ -139,10 +138,10 @@ class MixtureHistory:
 
 
 def _create_anonymous_file() -> tuple[IO[bytes], str]:
-    """Return an empty file that ends with this process, and a path where its workers can open it."""
+    """Return an empty file that disappears with this process, and a path where workers can open it."""
     if hasattr(os, "memfd_create"):
         file = open(os.memfd_create("birdie_mixtures"), "r+b")  # noqa: SIM115 - the history closes it
         return file, f"/proc/{os.getpid()}/fd/{file.fileno()}"
-    # Where there are no such files (macOS), one with a name, which a kill leaves behind.
+    # Without memfd_create (macOS), use a named file, which remains if the process is killed.
     named = tempfile.NamedTemporaryFile(prefix="birdie_mixtures_")  # noqa: SIM115
     return named, named.name

@@ -1,4 +1,4 @@
-"""Examples to rows: the position of each token of a sample, and what the model may know about it."""
+"""Lays out examples in rows: tokens, targets, masks, positions and segments."""
 
 from collections.abc import Sequence
 
@@ -12,19 +12,19 @@ NO_ARM = -1
 
 
 def packed_length(example: Example) -> int:
-    """Return how many positions `example` covers: its context, the start token, its target but for one.
+    """Return the number of positions of `example`: context, start token, and target without its last token.
 
-    With labels in place it is the context alone.
+    With labels in place, this is the length of the context.
     """
     return len(example.context) + len(example.target)
 
 
 def layout_example(example: Example, start_id: int = START) -> Batch:
-    """Lay one example out as an unpadded row (Birdie paper, appendix E.1).
+    """Lay out one example as an unpadded row (Birdie paper, appendix E.1).
 
-    Context [4, 5, 6] and target [7, 8, 9] give tokens [4, 5, 6, 1, 7, 8], and labels 7, 8, 9 on the last
-    three positions. Context [4, 3, 6] with the labels [0, 5, 0] in place gives the tokens of the context,
-    and the label 5 on the second position.
+    Context [4, 5, 6] and target [7, 8, 9] give tokens [4, 5, 6, 1, 7, 8], with labels 7, 8, 9 on the last
+    three positions. Context [4, 3, 6] with labels [0, 5, 0] in place gives the tokens of the context, with
+    label 5 on the second position.
 
     Args:
         example: context, target or labels, and arm.
@@ -34,13 +34,13 @@ def layout_example(example: Example, start_id: int = START) -> Batch:
         A Batch of arrays of shape [length], length = len(context) + len(target).
 
     Raises:
-        ValueError: there is nothing that bears loss, or a target beside labels.
+        ValueError: the example has no position with loss, or both a target and labels.
     """
     return Batch(*(field[0] for field in pack_rows([[example]], packed_length(example), 0, start_id)))
 
 
 def empty_rows(rows: int, length: int) -> Batch:
-    """Return a Batch of `rows` rows of padding."""
+    """Return a Batch of `rows` padding rows."""
     return Batch(**_padding_fields(rows, length))
 
 
@@ -65,21 +65,21 @@ def pack_rows(
     *,
     num_arms: int = 0,
 ) -> Batch:
-    """Lay the examples of each row out side by side, with `spacing` padding tokens between two.
+    """Lay out the examples of each row one after another, with `spacing` padding tokens between them.
 
     Args:
         rows: the examples of each row.
-        length: the positions of a row.
-        spacing: the padding positions between two examples.
+        length: the number of positions in a row.
+        spacing: the number of padding positions between two examples.
         start_id: the token between context and target.
-        num_arms: of a run with several corpora: what `arm_ids` counts on by with each corpus.
+        num_arms: the number of arms of a run with several corpora: `arm_ids` is arm + num_arms * corpus.
 
     Returns:
         A Batch of arrays of shape [len(rows), length].
 
     Raises:
-        ValueError: an example has nothing that bears loss, or a target beside labels, or a row's examples
-            do not fit.
+        ValueError: an example has no position with loss, or both a target and labels, or the examples of a
+            row do not fit.
     """
     fields = _padding_fields(len(rows), length)
     count = np.arange(length, dtype=np.int32)
@@ -117,7 +117,7 @@ def pack_rows(
 def _check_labels(example: Example, where: str) -> None:
     """Check that an example with labels in place can be laid out."""
     labels = example.labels
-    assert labels is not None  # the caller has seen to it
+    assert labels is not None  # the caller has checked
     if len(example.target):
         raise ValueError(
             f"{where}: found labels in place and a target of {len(example.target)} tokens; allowed: one of "

@@ -1,4 +1,4 @@
-"""The resumable pipeline: row streams under grain, and the stream states that a checkpoint saves."""
+"""The resumable pipeline: row streams as a grain dataset, and the stream states for checkpoints."""
 
 import itertools
 import multiprocessing
@@ -27,12 +27,12 @@ from birdie_jax.text.corpora import Corpora, RowText
 def validation_batches(
     text: RowText, arms: tuple[Arm, ...], settings: RowSettings, batches_per_arm: int
 ) -> list[list[Batch]]:
-    """Return for each arm its batches, every row filled with examples of that arm alone.
+    """Return the batches of each arm; every row contains examples of that arm only.
 
     All arms read the same rows of text. `settings.rows` is the number of rows of a validation batch.
 
     Raises:
-        DataError: the validation text cannot make an example of an arm; the message names it.
+        DataError: no example of an arm can be made from the validation text; names the arm.
     """
     return [
         _make_batches(text, arms, settings, np.eye(len(arms))[number], batches_per_arm)
@@ -43,7 +43,7 @@ def validation_batches(
 def split_into_chunks(batches: Sequence[Sequence[Batch]], rows: int) -> list[Batch]:
     """Concatenate the rows of all arms' batches, and split them into batches of `rows` rows.
 
-    The last batch is filled up with padding rows. Sums by arm over all chunks are those over all batches.
+    The last batch is padded with empty rows. Sums by arm over all chunks equal those over all batches.
     """
     fields = [np.concatenate(parts) for parts in zip(*itertools.chain(*batches), strict=True)]
     padding = empty_rows(-len(fields[0]) % rows, fields[0].shape[1])
@@ -83,12 +83,12 @@ StreamStates = Int64[np.ndarray, "rows state"]
 class BatchWithState(NamedTuple):
     """A batch, and the states of its rows' streams after it.
 
-    The states travel with the batch, so a checkpoint saves those of the last batch trained on, however
-    many were made ahead and by however many workers.
+    Each batch carries its states. So a checkpoint saves the states after the last trained batch, however
+    many batches were made ahead and by however many workers.
 
     Attributes:
         batch: the packed rows, on the host.
-        stream_states: the state of each row's stream, from which the next batch is made.
+        stream_states: the state of each row's stream before the next batch.
     """
 
     batch: Batch
@@ -96,15 +96,15 @@ class BatchWithState(NamedTuple):
 
 
 def initial_stream_states(text: RowText, arms: Sequence[Arm], settings: RowSettings) -> StreamStates:
-    """Return the states of all row streams when nothing was drawn."""
+    """Return the states of all row streams before their first examples."""
     state = StreamLayout.of(Corpora.of(text).names, arms, settings.lookahead).initial()
     return np.tile(state, (settings.rows, 1))
 
 
 class RowsDataset(grain.IterDataset):
-    """Batches of some rows of the global batch, each a `BatchWithState`, as a grain dataset.
+    """A grain dataset of batches of some rows of the global batch, each a `BatchWithState`.
 
-    Grain calls its `set_slice` in workers, which keeps a block of the rows.
+    In each worker, grain calls `set_slice`, which keeps one block of the rows.
 
     Attributes:
         rows: the numbers of the rows within the global batch.
@@ -114,10 +114,10 @@ class RowsDataset(grain.IterDataset):
 
 
 class RowStreams(RowsDataset):
-    """Batches of some rows of the global batch, from `first_step` on, as a grain dataset.
+    """A grain dataset of batches of some rows of the global batch, starting at `first_step`.
 
-    The batch of step s is made under the mixture of decision `schedule.governing(s)`, for which it waits if
-    need be.
+    The batch of step s is made under the mixture of decision `schedule.governing(s)`; the dataset waits
+    until that mixture is published.
     """
 
     def __init__(
@@ -132,16 +132,16 @@ class RowStreams(RowsDataset):
         stream_states: StreamStates | None = None,
         rows: Sequence[int] | None = None,
     ):
-        """Make the rows of these numbers, each from its stream's state.
+        """Set up the streams of the given rows, each from its state.
 
         Args:
             text: the training split, of one corpus or several.
-            arms: the arms of the mixture, in its order.
-            settings: what all rows of the run share.
+            arms: the arms, in the order of the mixture.
+            settings: the settings that all rows share.
             mixtures: the mixture of each decision.
             first_step: the 0-based step of the first batch.
             schedule: the decision that governs each step.
-            stream_states: the state of each row's stream before the first batch; None: nothing was drawn.
+            stream_states: the state of each row's stream before the first batch; None: the initial states.
             rows: the row number of each of `stream_states`; None for 0, 1, 2, ...
         """
         super().__init__()
@@ -153,7 +153,7 @@ class RowStreams(RowsDataset):
         self.rows = list(range(len(stream_states)) if rows is None else rows)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keep one block of rows: grain calls this in worker sl.start of sl.step."""
+        """Keep one block of rows; grain calls this in worker `sl.start` of `sl.step`."""
         del sequential_slice
         worker, workers = sl.start or 0, sl.step or 1
         block = len(self.rows) // workers
@@ -165,7 +165,7 @@ class RowStreams(RowsDataset):
 
 
 class RowStreamsIterator(grain.DatasetIterator):
-    """Iterator of `RowStreams`; its state is the step and the stream states."""
+    """The iterator of `RowStreams`; its state is the step and the stream states."""
 
     def __init__(self, dataset: RowStreams):
         super().__init__()
@@ -212,13 +212,13 @@ class RowStreamsIterator(grain.DatasetIterator):
 def prefetch_batches(streams: RowsDataset, *, workers: int, prefetch: int) -> grain.IterDataset:
     """Make batches ahead: in `workers` processes, each with a block of the rows, or in a thread if 0.
 
-    The batches are the same for any number of workers. Close the mixture history of `RowStreams` before an
-    iterator of this: threads and processes may be waiting for a mixture.
+    The batches are the same for any number of workers. Close the mixture history of `RowStreams` before you
+    close an iterator of this dataset: threads and processes may be waiting for a mixture.
 
     Args:
-        streams: what makes all rows that this process makes.
+        streams: the dataset of all rows that this process makes.
         workers: the number of processes; a divisor of the number of rows, or 0.
-        prefetch: the number of batches that are made ahead, by each worker where there are workers.
+        prefetch: the number of batches to make ahead, per worker if there are workers.
 
     Raises:
         ValueError: the rows cannot be divided evenly among the workers.
@@ -229,19 +229,19 @@ def prefetch_batches(streams: RowsDataset, *, workers: int, prefetch: int) -> gr
     if rows % workers:
         raise ValueError(f"workers: found {workers} for {rows} rows; allowed: 0 or a divisor of {rows}")
     if not flags.FLAGS.is_parsed():
-        # Grain reads settings of its workers from absl, also in a program that has no flags.
+        # Grain reads its worker settings from absl flags, even if the program parses none.
         flags.FLAGS.mark_as_parsed()
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
     blocks = streams.mp_prefetch(options, worker_init_fn=_tie_worker_to_parent)
-    # A remainder is what some workers made before they saw the history closed.
+    # A remainder consists of batches that some workers made before the history was closed.
     return blocks.batch(workers, drop_remainder=True, batch_fn=concatenate_rows)
 
 
 def close_prefetched(batches: grain.DatasetIterator) -> None:
-    """Stop what makes batches ahead for an iterator of `prefetch_batches`, all workers of it.
+    """Stop all workers of an iterator of `prefetch_batches`.
 
-    A worker that fails is stopped by a thread of grain as well, and the slower of the two then stumbles
-    over a process that is gone before it has stopped the others. Each further call gets past one of them.
+    If a worker fails, a thread of grain stops it too. `close` then raises AttributeError at a process that
+    is already gone, before it has stopped the others. Each further call gets past one such process.
     """
     for _ in range(_MAX_STUMBLES):
         try:
@@ -253,7 +253,7 @@ def close_prefetched(batches: grain.DatasetIterator) -> None:
 
 
 def _tie_worker_to_parent(worker: int, workers: int) -> None:
-    """Ignore the signals that the parent answers by stopping its workers, and exit when it is gone."""
+    """Ignore the signals that the parent handles by stopping its workers; exit when the parent is gone."""
     del worker, workers
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -268,7 +268,7 @@ def _exit_with_parent() -> None:
 
 
 def concatenate_rows(parts: Sequence[BatchWithState]) -> BatchWithState:
-    """Return one batch of the rows of all `parts`, in their order."""
+    """Concatenate the rows of all `parts` into one batch, in order."""
     return BatchWithState(
         Batch(*(np.concatenate(fields) for fields in zip(*(part.batch for part in parts), strict=True))),
         np.concatenate([part.stream_states for part in parts]),

@@ -17,21 +17,21 @@ from birdie_jax.text import TokenRecord
 from birdie_jax.text.corpora import Corpora, RowText
 
 _SHUFFLE_ROUNDS = 4
-# For text in a bucket, records for at most this many rows are requested ahead.
+# For text in a bucket, request records for at most this many rows ahead.
 _ROWS_AHEAD = 2
 _MAX_RECORDS_AHEAD = 32
-# An example may be cut to the room left in a row, but not below this share of the text that it requested,
-# and only where no more than this share of the buffer is free.
+# An example may be cut to the room left in a row, but not below _MIN_TEXT_SHARE of the text that it
+# requested, and only if at most _MAX_FREE_SHARE of the buffer is free.
 _MIN_TEXT_SHARE = 0.25
 _MAX_FREE_SHARE = 0.25
 
 
 class BufferedExample(NamedTuple):
-    """An example that was drawn and waits for a row that it fits.
+    """A drawn example that waits for a row with enough room.
 
     Attributes:
         index: the number of the example within the row's stream.
-        cursor: where its text begins.
+        cursor: the start of its text.
         example: the example itself.
     """
 
@@ -41,17 +41,17 @@ class BufferedExample(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Positions that the example covers."""
+        """The number of positions of the example."""
         return packed_length(self.example)
 
 
 class _BegunExample(NamedTuple):
-    """An example whose arm is drawn, and nothing else.
+    """An example with only its arm drawn.
 
     Attributes:
         index: the number of the example within the row's stream.
         arm: the number of its arm.
-        rng: what draws the rest of it.
+        rng: the generator for the rest of the example.
     """
 
     index: int
@@ -64,9 +64,9 @@ class RowSettings(NamedTuple):
 
     Attributes:
         seed: the seed of the run.
-        rows: the rows of the global batch; row r reads every rows-th record of the shuffled text.
-        length: the positions of a row.
-        spacing: the padding positions between two samples.
+        rows: the number of rows of the global batch; row r reads every rows-th record of the shuffled text.
+        length: the number of positions in a row.
+        spacing: the number of padding positions between two samples.
         lookahead: the maximum number of buffered examples.
     """
 
@@ -78,24 +78,24 @@ class RowSettings(NamedTuple):
 
 
 class RowStream:
-    """Draws examples from the text under the mixture in force, and fills rows with them.
+    """Draws examples from the text under the current mixture, and fills rows with them.
 
-    Example i of row r is a function of (seed, r, i, the place where its text begins, the mixture, the room
-    it must fit), and the text is read record by record in an order that is reshuffled every epoch. An
-    example that does not fit the row at hand is buffered, and only its index and its cursor are saved: it
-    was drawn for a whole row, and when the mixture changes, what is buffered is drawn again under the new
-    one. So the first row after a decision already has nothing of the old mixture, and a restored stream
-    continues exactly where the saved one was.
+    Example i of row r is a function of (seed, r, i, the start of its text, the mixture, the room it must
+    fit). The text is read record by record, in an order that is reshuffled every epoch. An example that
+    does not fit the current row is buffered. A buffered example was drawn for a whole row, so a checkpoint
+    saves only its index and its cursor. When the mixture changes, buffered examples are drawn again under
+    the new mixture. So the first row after a decision contains nothing of the old mixture, and a restored
+    stream continues exactly where it was saved.
 
-    An example's arm depends on neither the text nor the room, and every example that is drawn comes into a
-    row once, so the arms' shares of the examples are the mixture's.
+    An example's arm depends neither on the text nor on the room, and every drawn example is placed in a row
+    once. So the arms' shares of the examples equal the mixture.
 
-    Of the corpora that an arm reads, an example is of the one that has had the least positions for its
-    weight. So in each row the shares of the corpora differ from their weights by the lengths of a few
-    examples at most. What a new mixture has drawn again is not counted again.
+    If an arm reads several corpora, an example reads the one with the fewest positions relative to its
+    weight. So in each row, the shares of the corpora differ from their weights by at most the lengths of a
+    few examples. An example that is drawn again is not counted again.
 
     Attributes:
-        tokens_read: of each corpus, the tokens of text that this object has gone through.
+        tokens_read: the number of tokens of each corpus that this object has read.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class RowStream:
         row: int,
         state: Int64[np.ndarray, " state"] | None = None,
     ):
-        """Start row `row` at its beginning, or from a saved `state`.
+        """Start the stream of row `row`, or restore it from a saved `state`.
 
         Raises:
-            ConfigError: an arm does not fit the tokenizer of the text.
+            ConfigError: an arm cannot use the tokenizer of the text.
         """
         corpora = Corpora.of(text)
         self._texts = corpora.texts
@@ -119,7 +119,7 @@ class RowStream:
         self._pools = [pool_of(arm, corpora.names) for arm in arms]
         self._layout = StreamLayout.of(corpora.names, arms, settings.lookahead)
         self._nothing = self._layout.initial()
-        # Rows do not all begin with the same corpus.
+        # Random phases, so different rows begin with different corpora.
         phases = np.random.Generator(np.random.Philox(key=[settings.seed, 1], counter=[0, 0, row, 0]))
         self._phases = settings.length * phases.random(len(corpora.names))
         self.tokens_read = [0] * len(corpora.names)
@@ -130,12 +130,12 @@ class RowStream:
         self._record_read: tuple[int, int] | None = None
         self._record = TokenRecord(np.zeros(0, np.int32), False)
         self._buffer: list[BufferedExample] = []
-        # Buffered examples of a restored state, until there is a mixture to draw them under.
+        # Buffered examples of a restored state, which are drawn once a mixture is set.
         self._undrawn: list[tuple[int, RecordCursor]] = []
-        # Of text in a bucket: the records requested, from the first that may be read again on.
+        # For text in a bucket: the requested records that may still be read.
         self._requests: dict[tuple[int, int], Callable[[], TokenRecord]] = {}
         self._restore(self._nothing if state is None else state)
-        # Other rows' streams are made, and request their first records, before this one waits.
+        # Request the first records now, so the requests of all rows run in parallel.
         for cursor in [*self._cursors, *(cursor for _, cursor in self._undrawn)]:
             self._request(cursor.corpus, cursor.record)
 
@@ -157,7 +157,7 @@ class RowStream:
                 self._undrawn.append((index, RecordCursor(record, offset, corpus)))
 
     def state(self) -> Int64[np.ndarray, " state"]:
-        """Return what a checkpoint saves of the stream (see `StreamLayout`)."""
+        """Return the state of the stream for a checkpoint (see `StreamLayout`)."""
         layout, corpora = self._layout, len(self._texts)
         state = self._nothing.copy()
         known = [self._next_index]
@@ -171,13 +171,13 @@ class RowStream:
         return state
 
     def set_mixture(self, probabilities: Float64[np.ndarray, " arms"]) -> None:
-        """Put a mixture in force, and draw buffered examples again under it."""
+        """Set the mixture, and draw buffered examples again under it."""
         self._cumulative = np.cumsum(probabilities)
         self._buffer = [self._draw_again(index, cursor) for index, cursor in self._buffered_indices()]
         self._undrawn = []
 
     def _draw_again(self, index: int, begin: RecordCursor) -> BufferedExample:
-        """Draw a buffered example under the mixture in force, of its own text where its arm reads that."""
+        """Draw a buffered example again, from the same text if its new arm reads that corpus."""
         begun = self._begin(index)
         if begin.corpus in self._pools[begun.arm]:
             return BufferedExample(index, begin, self._draw(begun, begin)[0])
@@ -187,15 +187,16 @@ class RowStream:
         return self._undrawn or [(buffered.index, buffered.cursor) for buffered in self._buffer]
 
     def next_row(self) -> list[Example]:
-        """Return the examples of the next row; the one buffered longest comes first, so none starves.
+        """Return the examples of the next row.
 
-        Then comes the longest buffered example that fits the room left, and so on. Where none fits, a new
-        one is drawn, and buffered if it does not fit. Where the buffer is nearly full, a new one is cut to
-        the room if enough of it remains, and placed at once; no text is lost, because the next example
-        continues from the cut.
+        The oldest buffered example comes first, so none starves. Then the longest buffered example that
+        fits the remaining room is added, repeatedly. If none fits, a new example is drawn, and buffered if
+        it does not fit either. If the buffer is nearly full, a new example is cut to the room, provided
+        that enough of it remains, and placed at once. No text is lost: the next example continues at the
+        cut.
 
         Raises:
-            DataError: the text cannot be read, or cannot make an example of the arm that was drawn.
+            DataError: the text cannot be read, or no example of the drawn arm can be made from it.
         """
         settings = self._settings
         chosen = [self._buffer.pop(0) if self._buffer else self._draw_next()]
@@ -223,7 +224,7 @@ class RowStream:
         return drawn
 
     def _draw_new(self, begun: _BegunExample, room: int | None = None) -> BufferedExample:
-        """Make an example of the text that comes next in the corpus whose turn it is."""
+        """Make an example from the next text of the corpus whose turn it is."""
         pool = self._pools[begun.arm]
         drawn = self._drawn.get(pool)
         corpus = pool[0]
@@ -250,9 +251,9 @@ class RowStream:
     def _draw(
         self, begun: _BegunExample, begin: RecordCursor, room: int | None = None
     ) -> tuple[Example, RecordCursor]:
-        """Make an example of text from `begin` on; return it and where the text after it begins.
+        """Make an example of the text at `begin`; return it and the cursor after its text.
 
-        If it is longer than `room`, it is the example that would be made for a whole row.
+        If the example is longer than `room`, it is the one that would be made for a whole row.
         """
         settings, corpus = self._settings, begin.corpus
         _, number, rng = begun
@@ -282,7 +283,7 @@ class RowStream:
                 example = objective.build(piece, rng, record.ends_document and is_last)
             except UnsuitableText as error:
                 if count < whole:
-                    # What may come to be buffered must be what would be drawn for a whole row.
+                    # The example may be buffered, so it must equal the one drawn for a whole row.
                     return self._draw(self._begin(begun.index), begin)
                 refusal = error
                 cursor = after
@@ -304,7 +305,7 @@ class RowStream:
         return self._record
 
     def _place(self, corpus: int, number: int) -> int:
-        """Return the number within a text of the record that the row goes through as its `number`-th."""
+        """Return the index within a text of the `number`-th record that this row reads."""
         settings, size = self._settings, len(self._texts[corpus])
         epoch, place = divmod(number * settings.rows + self._row, size)
         entropy = (settings.seed, epoch, *self._salts[corpus])
@@ -312,13 +313,13 @@ class RowStream:
         return index_shuffle(place, size - 1, seed, _SHUFFLE_ROUNDS)
 
     def _request_around(self, corpus: int, number: int) -> None:
-        """Request record `number` of a text and the next ones; forget those that are never read again."""
+        """Request record `number` of a text and the next ones; drop requests that are no longer needed."""
         text = self._texts[corpus]
         tokens_a_record = max(1, text.num_tokens // len(text))
         records = min(_MAX_RECORDS_AHEAD, 1 + _ROWS_AHEAD * self._settings.length // tokens_a_record)
         for ahead in range(number, number + 1 + records):
             self._request(corpus, ahead)
-        # A new mixture draws buffered examples again, including an example that was cut short.
+        # A new mixture draws buffered examples again, so their records are still needed.
         cursors = [self._cursors[corpus], *(cursor for _, cursor in self._buffered_indices())]
         oldest = min(number, *(cursor.record for cursor in cursors if cursor.corpus == corpus))
         for past in [each for each in self._requests if each[0] == corpus and each[1] < oldest]:
@@ -333,7 +334,7 @@ class RowStream:
 
 
 def _objective_for(arm: Arm, num_pieces: int) -> Objective:
-    """Return an arm's objective for the tokenizer of the text."""
+    """Return the objective of an arm for the vocabulary of the text's tokenizer."""
     try:
         return arm.objective.with_vocabulary(num_pieces)
     except ValueError as error:
@@ -341,6 +342,6 @@ def _objective_for(arm: Arm, num_pieces: int) -> Objective:
 
 
 def _cut_to_room(objective: Objective, count: int, room: int) -> int:
-    """Return how much of `count` tokens of text to read for an example in `room` positions."""
+    """Return how many of `count` tokens of text to read for an example in `room` positions."""
     limit = objective.text_limit(room)
     return limit if max(objective.minimum_tokens, count * _MIN_TEXT_SHARE) <= limit < count else count

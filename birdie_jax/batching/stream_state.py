@@ -1,4 +1,4 @@
-"""The state of a stream of rows in a checkpoint: its place in each corpus, and its buffered examples."""
+"""The state of a row stream in a checkpoint: its position in each corpus, and its buffered examples."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from jaxtyping import Int64
 from birdie_jax.objectives import Arm
 
 NOTHING = -1
-"""The index of a buffered example that is not there."""
+"""The index of an empty slot for a buffered example."""
 
 
 class RecordCursor(NamedTuple):
-    """The place in a text that a row reads next.
+    """The position in a text that a row reads next.
 
     Attributes:
-        record: the number of records of the text that the row has gone through.
+        record: the number of records of the text that the row has finished.
         offset: the number of tokens of the current record that were read.
         corpus: the number of the text.
     """
@@ -27,15 +27,19 @@ class RecordCursor(NamedTuple):
 
 
 class StreamLayout(NamedTuple):
-    """The names behind the numbers of a stream's state.
+    """The meaning of the numbers in a stream's state.
 
-    A state is int64: the index of the next example; for each corpus the cursor (record, offset) of its next
-    text; for each pool and each corpus of it the positions drawn so far; and for each buffered example its
-    index and cursor, -1 where there is none, with record * corpora + corpus in place of the record.
+    A state is an int64 array that contains, in this order:
+
+    - the index of the next example;
+    - for each corpus, the cursor (record, offset) of its next text;
+    - for each pool and each of its corpora, the number of positions drawn so far;
+    - for each of `lookahead` buffered examples, its index, record * corpora + corpus, and offset; -1 if the
+      slot is empty.
 
     Attributes:
         names: the names of the corpora.
-        pools: the different sets of corpora, by their numbers, that arms read by weight.
+        pools: the distinct sets of corpora, as numbers, that arms read by weight.
         lookahead: the maximum number of buffered examples.
     """
 
@@ -50,7 +54,7 @@ class StreamLayout(NamedTuple):
         return cls(tuple(names), tuple(sorted(pool for pool in sets if len(pool) > 1)), lookahead)
 
     def epochs(self, state: Int64[np.ndarray, " state"], rows: int, records: Sequence[int]) -> list[float]:
-        """Return how often a stream has gone through each text.
+        """Return the number of epochs of each text that a stream has read.
 
         Args:
             state: the state of the stream.
@@ -62,16 +66,16 @@ class StreamLayout(NamedTuple):
 
     @property
     def num_cursors(self) -> int:
-        """The numbers of the corpora's cursors."""
+        """The number of entries for the cursors of the corpora."""
         return 2 * len(self.names)
 
     @property
     def num_drawn(self) -> int:
-        """The numbers of positions drawn."""
+        """The number of entries for drawn positions."""
         return sum(map(len, self.pools))
 
     def initial(self) -> Int64[np.ndarray, " state"]:
-        """Return the state of a stream from which nothing was drawn."""
+        """Return the state of a stream before its first example."""
         begin = 1 + self.num_cursors + self.num_drawn
         state = np.full(begin + 3 * self.lookahead, NOTHING, np.int64)
         state[:begin] = 0
@@ -81,10 +85,10 @@ class StreamLayout(NamedTuple):
 def carry_over(
     state: Int64[np.ndarray, " before"], before: StreamLayout, after: StreamLayout
 ) -> Int64[np.ndarray, " after"]:
-    """Return the state of a stream that continues with other corpora, matched by their names.
+    """Return the state of a stream that continues with other corpora, matched by name.
 
-    A new corpus starts at its beginning, and the positions of all are counted from zero. Buffered examples
-    are dropped; otherwise the new shares would wait for rows that hold them.
+    A new corpus starts at its beginning. The counts of drawn positions start at zero. Buffered examples are
+    dropped; otherwise the new shares would take effect only after the rows that contain them.
     """
     moved = after.initial()
     moved[0] = state[0]

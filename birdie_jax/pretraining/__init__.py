@@ -1,1 +1,1 @@
-"""Birdie's pre-training for the engine: batches under a mixture, the train step, the bandit's hook."""
+"""Birdie pre-training for the engine: batches under a mixture, the train step, and the bandit's hook."""

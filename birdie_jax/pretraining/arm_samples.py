@@ -1,4 +1,4 @@
-"""Each arm's parameters and an example in words, for the report."""
+"""The parameters of each arm and an example as text, for the report."""
 
 import dataclasses
 from typing import Any
@@ -28,7 +28,7 @@ def write_arms(
     *,
     settings: RowSettings,
 ) -> None:
-    """Write arms.json; of a new run, print which arms have little of the loss."""
+    """Write arms.json; in a new run, print the arms with little of the loss."""
     workdir.write(workdir.arms, describe_arms(mixture, shares, text, tokenizer, settings))
     small = small_loss_shares(mixture, shares)
     if small and not workdir.saved_steps():
@@ -42,10 +42,10 @@ def describe_arms(
     tokenizer: Tokenizer,
     settings: RowSettings,
 ) -> list[dict[str, Any]]:
-    """Return for each arm what arms.json says of it.
+    """Return the contents of arms.json, one entry per arm.
 
-    That is its name, group, objective, parameters, weight, the shares that it is expected to have when the
-    run begins, and one example as text.
+    An entry has the arm's name, group, objective, parameters, weight, corpora, its expected shares at the
+    start of the run, and one example as text.
     """
     expected, described = shares.expected(), []
     for number, arm in enumerate(mixture.arms):
@@ -79,13 +79,13 @@ def describe_arms(
 
 
 def check_answer(arm: Arm, example: Example) -> None:
-    """Check that generation could write the target of an example.
+    """Check that generation can produce the target of an example.
 
     Raises:
-        ConfigError: it holds a special token that the objective does not name.
+        ConfigError: the target contains a special token that the objective does not name.
     """
     if not arm.objective.has_context:
-        # A prompt may give the beginning of a target, with its special tokens.
+        # A prompt may contain the beginning of a target, with its special tokens.
         return
     allowed = arm.objective.answer_special_tokens(example.context)
     special = example.target[example.target < NUM_SPECIAL_TOKENS].tolist()
@@ -99,7 +99,7 @@ def check_answer(arm: Arm, example: Example) -> None:
 
 
 def _target_in_words(example: Example, tokenizer: Tokenizer) -> str:
-    """Return the target, or the labels in place one after another."""
+    """Return the target as text, or the labels in place, separated by dots."""
     if example.labels is None:
         return _in_words(example.target, tokenizer)
     labels = example.labels[example.labels != NO_LABEL]

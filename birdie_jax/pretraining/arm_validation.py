@@ -1,4 +1,4 @@
-"""Validation of every arm and the bandit's decision, as one of the engine's hooks."""
+"""A hook of the engine that validates every arm and takes the bandit's decision."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial, reduce
@@ -27,15 +27,15 @@ SECTION = "bandit"
 
 
 class _StopError(Exception):
-    """The run has to stop before all arms are measured."""
+    """The run must stop before all arms are measured."""
 
 
 class ArmValidation:
-    """Measures every arm on its fixed rows, lets the bandit see it, and publishes the next mixture.
+    """Measures every arm on its fixed rows, updates the bandit, and publishes the next mixture.
 
     Attributes:
         name: the name of the bandit's section of the train state.
-        growing: the arrays of the section whose rows are the run's decisions.
+        growing: the arrays of the section with one row per decision.
     """
 
     name = SECTION
@@ -47,10 +47,10 @@ class ArmValidation:
         Args:
             run: the run.
             text: the validation split.
-            batches: what is made under the mixtures that are published here.
+            batches: the training batches, which use the mixtures published here.
 
         Raises:
-            DataError: the validation text cannot make an example of an arm.
+            DataError: no example of an arm can be made from the validation text.
         """
         config, mixture, rows = run.config, run.mixture, run.rows
         self._observed: int | None = None
@@ -82,24 +82,24 @@ class ArmValidation:
         return create_bandit(self._config, self._mixture, key)
 
     def resume(self, state: TrainState) -> None:
-        """Publish the mixture of every decision that is past, or of all where none will be taken."""
+        """Publish the mixtures of all past decisions, or of all decisions if the mixture never changes."""
         taken = self._batches.schedule.taken_before(int(state.step))
-        # A run that is made longer has observed at what was its last step.
+        # A run that was extended has already observed at its former last step.
         if int(state.sections[self.name].count) > taken:
             self._observed = int(state.step)
         past = self._batches.schedule.num_mixtures
         if self._steers:
-            # The values of decisions before the first step are never read.
+            # Only the last of these mixtures can be read, so the values of the earlier ones do not matter.
             past = taken
         for _ in range(past):
             self._batches.publish(np.asarray(state.sections[self.name].mixture))
 
     def is_due(self, step: int, num_steps: int) -> bool:
-        """Whether every arm is measured at `step`: at each decision, and at the end."""
+        """Return whether to measure every arm at `step`: at each decision, and at the end."""
         return self._batches.schedule.is_due(step) or step == num_steps
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Measure every arm; let the bandit see it and, if steps follow, decide."""
+        """Measure every arm, update the bandit and, if steps follow, take a decision."""
         before = state.sections[self.name]
         try:
             parts = [self._measure(state.params, batch) for batch in self._rows(call)]
@@ -128,12 +128,12 @@ class ArmValidation:
         scalars = _scalars(self._mixture.names, bandit, losses, accuracies) | predicted
         scalars |= self._of_corpora(*jax.device_get([values[arms:] for values in whole]))
         if call.step % self._batches.schedule.every_steps:
-            # The end of a run that is made longer would not have been a decision.
+            # Not a decision step: if the run is extended, no decision is taken here. Keep the old bandit.
             return HookResult(state, scalars)
         return HookResult(state.with_section(self.name, bandit), scalars)
 
     def _rows(self, call: HookCall, purpose: str = "") -> Iterator[Batch]:
-        """Yield the validation rows in parts, until all are read or the run is to stop."""
+        """Yield the validation rows in parts; raise `_StopError` if the run must stop."""
         for number, chunk in enumerate(self._chunks):
             call.heartbeat(f"{purpose and purpose + ', '}part {number + 1} of {len(self._chunks)}")
             yield self._batches.put_replicated(chunk)
@@ -141,15 +141,15 @@ class ArmValidation:
                 raise _StopError
 
     def close(self) -> None:
-        """Hold nothing: what the bandit knows is in the train state."""
+        """Do nothing: the bandit's state is in the train state."""
 
     def _of_corpora(self, losses: np.ndarray, accuracies: np.ndarray) -> dict[str, float]:
-        """Return what was measured of each corpus, and how often the first row has read it."""
+        """Return the scalars of each corpus, and the epochs that the first row has read of it."""
         scalars = {}
         epochs = self._batches.epochs() if self._corpora else []
         for number, name in enumerate(self._corpora):
             scalars[corpus_metric(name, "epochs")] = epochs[number]
-            # A few validation rows need not have text of each corpus.
+            # The validation rows may contain no text of a corpus.
             if np.isfinite(accuracies[number]):
                 scalars[corpus_metric(name, "validation_loss")] = float(losses[number])
                 scalars[corpus_metric(name, "validation_accuracy")] = float(accuracies[number])
@@ -169,7 +169,7 @@ def _of_arms(measure: Measure, num_arms: int, params: PyTree, batch: Batch) -> A
 def _scalars(
     names: Sequence[str], bandit: BanditState, losses: ArmVector, accuracies: ArmVector
 ) -> dict[str, float]:
-    """Return what was measured, the mixture in force from now on, and what the one before it earned."""
+    """Return the measured scalars, the new mixture, and the rewards of the previous mixture."""
     bandit, losses, accuracies = jax.device_get((bandit, losses, accuracies))
     scalars = {}
     for arm, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""The corpora of a run: how often each will be read, what corpora.json says, and how a branch adds one."""
+"""The corpora of a run: their expected epochs, the contents of corpora.json, and changes by a branch."""
 
 from typing import Any
 
@@ -17,20 +17,20 @@ from birdie_jax.resolve import configured_mixture, corpus_names, row_settings
 from birdie_jax.text import Tokenizer
 from birdie_jax.text.corpora import Corpora
 
-# Rows that are drawn to see how much text a row takes of each corpus.
+# The number of sample rows that measure how much text of each corpus a row reads.
 _ROWS = 64
 
 
 def describe_corpora(
     config: Config, mixture: Mixture, shares: MixtureShares, text: Corpora
 ) -> dict[str, Any]:
-    """Return what corpora.json says of each corpus, in the order of their names.
+    """Return the contents of corpora.json, by corpus name.
 
-    That is its weight, share, place, tokens, documents, and the epochs that the whole run is expected to
-    take under its first mixture, estimated from a sample of rows.
+    Each entry has the corpus's weight, share, folder, tokens, documents, and the epochs that the whole run
+    is expected to read under its first mixture. The epochs are an estimate from a sample of rows.
 
     Raises:
-        ConfigError: a corpus is expected to be read more often than its `max_epochs` allows.
+        ConfigError: the expected epochs of a corpus exceed its `max_epochs`.
     """
     settings = row_settings(config)
     stream = RowStream(text, mixture.arms, settings, row=0)
@@ -60,7 +60,7 @@ def describe_corpora(
 
 
 def in_one_line(described: dict[str, Any]) -> str:
-    """Return the corpora as the run prints them when it begins."""
+    """Return the line about the corpora that a run prints at its start."""
     parts = [
         f"{name} {each['share']:.1%} of {each['tokens']:,} tokens, {each['expected_epochs']:.2g} epochs"
         for name, each in described.items()
@@ -69,16 +69,16 @@ def in_one_line(described: dict[str, Any]) -> str:
 
 
 def with_corpora_of(branch: Branch, before: Config, config: Config, tokenizer: Tokenizer) -> Branch:
-    """Return a branch that continues each corpus where the other run read it, and begins new ones.
+    """Return a branch that continues each corpus at the other run's position, and starts new corpora.
 
     Args:
-        branch: where the run leaves the other one.
+        branch: the branch from the other run.
         before: the configuration of the other run.
-        config: that of the run.
-        tokenizer: the tokenizer of the run.
+        config: the configuration of this run.
+        tokenizer: the tokenizer of this run.
 
     Raises:
-        ConfigError: the other run had another tokenizer.
+        ConfigError: the other run has a different tokenizer.
     """
     old, new = (
         StreamLayout.of(corpus_names(each) or ("",), configured_mixture(each).arms, each.batching.lookahead)

@@ -1,4 +1,4 @@
-"""A hook that logs how the layers of a run use their gates and their state."""
+"""A hook that logs statistics of the gates and the state of each layer."""
 
 from functools import partial
 
@@ -21,10 +21,10 @@ from birdie_jax.text.corpora import RowText
 
 
 class LogGateStatistics:
-    """Logs `gates/STATISTIC/LAYER` of held-out rows of all arms: see `models.gate_statistics`.
+    """Logs `gates/STATISTIC/LAYER` on held-out rows of all arms; see `models.gate_statistics`.
 
     Attributes:
-        name: the name of the hook; it keeps no arrays.
+        name: the name of the hook; its section of the train state is empty.
     """
 
     name = "gate_statistics"
@@ -38,7 +38,7 @@ class LogGateStatistics:
 
         Raises:
             ConfigError: the model has no recurrent layer.
-            DataError: the validation text cannot make an example of an arm.
+            DataError: no example of an arm can be made from the validation text.
         """
         self._every_steps = run.config.train.gate_statistics_every_steps
         settings, arms = run.rows, run.mixture.arms
@@ -51,19 +51,19 @@ class LogGateStatistics:
         self._measure = jax.jit(partial(gate_statistics, run.model), out_shardings=replicated(run.mesh))
 
     def create_section(self, key: Key) -> PyTree:
-        """Keep nothing."""
+        """Return an empty section."""
         del key
         return {}
 
     def resume(self, state: TrainState) -> None:
-        """Need nothing."""
+        """Do nothing."""
 
     def is_due(self, step: int, num_steps: int) -> bool:
-        """Whether `step` is one of every so many, or the last."""
+        """Return whether `step` is a multiple of the configured interval, or the last step."""
         return step % self._every_steps == 0 or step == num_steps
 
     def run(self, state: TrainState, call: HookCall) -> HookResult:
-        """Measure and log.
+        """Measure the statistics and return them as scalars.
 
         Raises:
             ConfigError: the model has no recurrent layer.
@@ -85,11 +85,11 @@ class LogGateStatistics:
         return HookResult(state, scalars)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
 def gate_statistics(model: LanguageModel, params: PyTree[jax.Array], batch: Batch) -> PyTree[jax.Array]:
-    """Return what each layer leaves of a batch, by the path of its module; of scanned layers [layers]."""
+    """Return the statistics of each layer on a batch, by module path; scanned layers give [layers]."""
     _, left = model.apply(
         {"params": params}, batch.tokens, batch_layout(batch), method="encode", mutable=[COLLECTION]
     )

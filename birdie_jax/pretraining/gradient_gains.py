@@ -1,4 +1,4 @@
-"""The effect of a step on each arm alone on the mean of all classes' validation losses."""
+"""Measures how a step on each single arm changes the mean of all classes' validation losses."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,23 +17,23 @@ from birdie_jax.pretraining.language_model_step import ArmSums
 
 Measure = Callable[[PyTree, Batch], ArmSums]
 Batches = Callable[[str], Iterable[Batch]]
-"""The name of a pass over the validation rows -> the rows, in parts."""
+"""Returns the validation rows, in parts, for a named pass over them."""
 
 
 class GradientGains:
-    """Measures the gains of policy gradients (`bandit/policies/gradients.py`) on the validation rows.
+    """Measures the gains for the policy of `bandit/policies/gradients.py`, on the validation rows.
 
-    The gain of an arm is the derivative of its loss along the optimizer's direction for the objective, the
-    mean over classes of the mean loss of their arms. That direction is the objective's gradient over the
-    root of AdamW's second moments. The derivative is the central difference of the loss over a step of the
-    peak learning rate to either side. Beside the parameters this holds two of their size.
+    The objective is the mean over classes of the mean loss of their arms. The gain of an arm is the
+    derivative of the arm's loss along the optimizer's direction for the objective: the objective's gradient
+    divided by the root of AdamW's second moments. The derivative is a central difference, with a step of
+    the peak learning rate in each direction. This needs memory for two more copies of the parameters.
     """
 
     def __init__(self, settings: OptimizerConfig, policies: PyTree[ParameterPolicy], measure: Measure):
-        """Compile nothing yet.
+        """Set up the functions; they are compiled on first use.
 
         Args:
-            settings: those of the run's optimizer.
+            settings: the settings of the run's optimizer.
             policies: the policy of every parameter.
             measure: (parameters, batch) -> the sums of each arm.
         """
@@ -45,16 +45,16 @@ class GradientGains:
     def __call__(
         self, state: TrainState, batches: Batches, tokens: ArmVector, class_scale: ArmVector
     ) -> ArmVector:
-        """Return the gain of each arm, in nats for each unit of the optimizer's direction.
+        """Return the gain of each arm, in nats per unit of the optimizer's direction.
 
         Args:
             state: the train state.
-            batches: the validation rows; three passes are taken over them.
-            tokens: the target tokens of each arm in all of them.
-            class_scale: 1 / (arms in the arm's class).
+            batches: the validation rows; this makes three passes over them.
+            tokens: the number of target tokens of each arm in all rows.
+            class_scale: 1 / (number of arms in the arm's class).
         """
         if not isinstance(self._gradient, jax.stages.Wrapped):
-            # A gradient has the sharding of its parameter.
+            # Each gradient has the sharding of its parameter.
             shardings = jax.tree.map(lambda leaf: leaf.sharding, state.params)
             self._gradient = jax.jit(self._gradient, out_shardings=shardings)
         weights = class_scale / (jnp.sum(class_scale) * tokens)
@@ -83,7 +83,7 @@ def _direction(
     unbiased = 1.0 - settings.beta2 ** jnp.maximum(step, 1).astype(jnp.float32)
 
     def of_parameter(policy: ParameterPolicy, slope: jax.Array, moment: jax.Array) -> jax.Array:
-        # Before the first step there are no moments: its direction is the sign of the gradient.
+        # Before the first step there are no moments: the direction is the sign of the gradient.
         square = jnp.where(step > 0, moment / unbiased, jnp.square(slope))
         return policy.learning_rate_factor * slope / (jnp.sqrt(square) + settings.epsilon)
 
@@ -93,7 +93,7 @@ def _direction(
 def _losses_after(
     measure: Measure, params: PyTree, direction: PyTree, size: jax.Array, batch: Batch
 ) -> ArmVector:
-    """Return the summed loss of each arm where the parameters are moved by `size` along a direction."""
+    """Return the summed loss of each arm after moving the parameters by `size` along a direction."""
     return measure(jax.tree.map(lambda at, way: at + size * way, params, direction), batch).loss
 
 

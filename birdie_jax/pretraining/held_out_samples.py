@@ -1,4 +1,4 @@
-"""Held-out examples for people, with the model's predictions of their targets."""
+"""Readable held-out examples with the model's predictions of their targets."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,25 +23,25 @@ from birdie_jax.text import Tokenizer
 from birdie_jax.text.corpora import RowText
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
-# Of an arm that hides tokens in place; of other classes one example says as much.
+# For an arm with labels in place; other classes have one example.
 _SAMPLES_OF_ARM = 6
-# The first targets of a text; all of them would take as many rows of logits.
+# Only the first targets of an example: each target needs a row of logits.
 _MAX_TARGETS = 64
 
 
 class HeldOutSamples:
-    """At the end of a run lets the model predict targets of held-out text, and writes them down.
+    """A hook that predicts targets of held-out text at the end of a run, and writes them to the workdir.
 
-    Each token is predicted from the right ones before it, as in validation.
+    Each token is predicted from the correct tokens before it, as in validation.
 
     Attributes:
-        name: the name of the hook; it keeps no arrays.
+        name: the name of the hook; its section of the train state is empty.
     """
 
     name = "held_out_samples"
 
     def __init__(self, run: ResolvedRun, workdir: Workdir, text: RowText, tokenizer: Tokenizer):
-        """Make the examples: of arms with labels in place the first of some rows, of other classes one.
+        """Make the examples: several for each arm with labels in place, one for each other class.
 
         Args:
             run: the run.
@@ -50,11 +50,11 @@ class HeldOutSamples:
             tokenizer: the tokenizer of the run.
 
         Raises:
-            DataError: the validation text cannot make an example of such an arm.
+            DataError: no example of such an arm can be made from the validation text.
         """
         self._workdir, self._tokenizer = workdir, tokenizer
         mixture, settings = run.mixture, run.rows
-        # As many rows as a step computes at a time: they fit the memory, and divide over the devices.
+        # The number of rows that a step computes at a time: they fit in memory and divide over the devices.
         rows = settings.rows // run.config.train.accumulation_steps
         in_place = [number for number, arm in enumerate(mixture.arms) if arm.objective.in_place]
         chosen = [(arm, row) for row in range(_SAMPLES_OF_ARM) for arm in in_place][:rows]
@@ -67,7 +67,7 @@ class HeldOutSamples:
         for arm, row in chosen:
             stream = RowStream(text, mixture.arms, settings, row % settings.rows)
             stream.set_mixture(np.eye(len(mixture.arms))[arm])
-            # Another one of the stream where there are fewer rows than samples.
+            # If there are fewer rows than samples, take a later example of the stream.
             examples.append([[stream.next_row()[0] for _ in range(1 + row // settings.rows)][-1]])
         self._arms = [mixture.arms[arm] for arm, _ in chosen]
         padded = examples + [[]] * (-len(examples) % rows)
@@ -85,19 +85,19 @@ class HeldOutSamples:
         )
 
     def create_section(self, key: Key) -> PyTree:
-        """Keep nothing."""
+        """Return an empty section."""
         del key
         return {}
 
     def resume(self, state: TrainState) -> None:
-        """Need nothing."""
+        """Do nothing."""
 
     def is_due(self, step: int, num_steps: int) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         return step == num_steps
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Predict the targets of every example, and write all of them into the workdir."""
+        """Predict the targets of every example, and write the samples to the workdir."""
         call.heartbeat("held-out examples")
         samples = []
         for number, batch in enumerate(self._batches):
@@ -112,11 +112,11 @@ class HeldOutSamples:
         return HookResult(state, {})
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
 def _with_first_targets(batch: Batch, arms: Sequence[Arm]) -> Batch:
-    """Return the batch with the first targets of each row as the only ones; labels in place stay."""
+    """Return the batch with only the first `_MAX_TARGETS` targets of each row; labels in place stay."""
     mask = np.asarray(batch.loss_mask).copy()
     for row, arm in enumerate(arms):
         if not arm.objective.in_place:
@@ -127,13 +127,13 @@ def _with_first_targets(batch: Batch, arms: Sequence[Arm]) -> Batch:
 def describe_sample(
     arm: Arm, row: int, batch: Batch, found: Predictions, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Return an example and the predicted tokens, as the report reads them.
+    """Return an example and the predicted tokens, in the format of the report.
 
     Returns:
-        The name of the arm; whether labels stand in place of what is read; `texts`, what stands before,
-        between and behind the predicted tokens; and `hidden`, for each of these the token itself, what the
-        model saw in its place, which is nothing where tokens follow each other, what it found most
-        probable there, how probable that is, and the loss in nats.
+        `arm`, the name of the arm; `in_place`, whether the example has labels in place; `texts`, the text
+        before, between and after the predicted tokens; and `hidden`, one entry per predicted token. An
+        entry has the token, the input at its position (`shown`, empty without labels in place), the most
+        probable token (`found`), whether that is right, its probability, and the loss in nats.
     """
     tokens, targets = np.asarray(batch.tokens[row]), np.asarray(batch.targets[row])
     (places,) = np.nonzero(batch.loss_mask[row])
@@ -145,7 +145,7 @@ def describe_sample(
         borders = [-1, *places.tolist(), end]
         texts = [tokenizer.decode(tokens[left + 1 : right]) for left, right in pairwise(borders)]
     else:
-        # The place of a target is that of the token before it.
+        # The position of a target is that of the token before it.
         texts = [tokenizer.decode(tokens[: places[0] + 1]), *[""] * len(places)]
     return {
         "arm": arm.name,
@@ -166,6 +166,6 @@ def describe_sample(
 
 
 def _words(tokens: np.ndarray, tokenizer: Tokenizer) -> dict[int, str]:
-    """Return the text of each token by its id; an id that pads the embedding table has none."""
+    """Return the text of each token by its id; ids that only pad the embedding table have empty text."""
     known = tokenizer.num_pieces + NUM_SPECIAL_TOKENS
     return {token: tokenizer.decode([token]) if token < known else "" for token in set(tokens.tolist())}

@@ -1,4 +1,4 @@
-"""The train step of a causal or prefix language model, with each objective arm's part of the loss."""
+"""The train step of a causal or prefix language model, with sums of the loss by arm."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ from birdie_jax.resolve import ResolvedRun, corpus_names
 
 
 class ArmSums(NamedTuple):
-    """Sums over the target tokens of each arm, then of each corpus where there are several.
+    """Sums over the target tokens of each arm, then of each corpus if there are several.
 
     Attributes:
         loss: the summed cross-entropy, in nats.
@@ -40,11 +40,11 @@ class ArmSums(NamedTuple):
 
 
 class ArmCounts(NamedTuple):
-    """Counts of a batch's rows by arm, then by corpus where there are several.
+    """Counts of a batch's rows by arm, then by corpus if there are several.
 
     Attributes:
         examples: the number of examples.
-        positions: the positions that they cover, context and target.
+        positions: the number of their positions, context and target.
     """
 
     examples: ArmVector
@@ -57,9 +57,10 @@ def make_language_model_step(
     """Return the train step of a run.
 
     Args:
-        run: the run; its devices need not be attached as long as nothing is called.
-        sections: what makes the sections of the hooks, by their names.
-        summarise: what is logged of the sums; None: what pre-training logs, of all arms and of each.
+        run: the run; its devices need not be attached until the step is called.
+        sections: the functions that create the sections of the hooks, by name.
+        summarise: the function from the sums to the logged scalars; None for that of pre-training, which
+            logs scalars of all arms together and of each.
     """
     config, model, arms = run.config, run.model, run.mixture.names
     corpora = corpus_names(config)
@@ -102,9 +103,9 @@ def language_model_loss(
     Args:
         model: the language model.
         num_arms: the number of arms of the mixture.
-        loss_chunk: the number of sequence positions whose logits are held at a time.
-        max_loss_positions: the most positions of a row that can bear loss; None: all of them.
-        num_corpora: the number of corpora, where there are several.
+        loss_chunk: the number of sequence positions whose logits are in memory at a time.
+        max_loss_positions: the maximum number of positions with loss in a row; None: all positions.
+        num_corpora: the number of corpora if there are several, else 0.
     """
 
     def sums(params, batch, row_keys=None):
@@ -132,11 +133,11 @@ def arm_sums(  # noqa: PLR0917
     *,
     num_corpora: int = 0,
 ) -> ArmSums:
-    """Return loss, correct greedy choices and target tokens of each arm, and then of each corpus.
+    """Return the loss, correct greedy predictions and target tokens of each arm, then of each corpus.
 
-    Training gives the keys of dropout; validation, which measures the same, gives none. Where few positions
-    of a row can bear loss, they alone go through the head, and the sums are the same. A row with more of
-    them than `max_loss_positions` makes the loss NaN: no loss is left out unseen.
+    Training passes the keys of dropout as `row_keys`; validation passes None. If few positions of a row can
+    have loss, only these positions go through the head; the sums are the same. If a row has more of them
+    than `max_loss_positions`, the loss is NaN, so no loss is dropped silently.
     """
     x, _ = model.apply(
         {"params": params}, batch.tokens, batch_layout(batch), row_keys=row_keys, method="encode"
@@ -170,10 +171,10 @@ def sums_by_arm(
     *,
     num_corpora: int = 0,
 ) -> ArmSums:
-    """Sum over the tokens of each arm, and then of each corpus where there are several.
+    """Sum over the tokens of each arm, then of each corpus if there are several.
 
-    As reductions, not as a scatter: sums come out the same on every run on every platform, and the
-    bandit's decisions hang on them.
+    The sums are reductions, not a scatter, so they are deterministic on every platform. The bandit's
+    decisions depend on them.
     """
     total = _sum_by_arm(arm_ids, num_arms, num_corpora)
     return ArmSums(total(losses), total(correct), total(loss_mask))
@@ -186,7 +187,7 @@ def counts_by_arm(
     *,
     num_corpora: int = 0,
 ) -> ArmCounts:
-    """Count the examples of each arm, which begin where `positions` is 0, and the positions they cover."""
+    """Count the examples of each arm, which begin where `positions` is 0, and their positions."""
     total = _sum_by_arm(arm_ids, num_arms, num_corpora)
     return ArmCounts(total(positions == 0), total(jnp.ones_like(positions)))
 
@@ -209,7 +210,7 @@ def _sum_by_arm(
 def _summarise(
     config: Config, arms: Sequence[str], corpora: Sequence[str], totals: StepTotals
 ) -> dict[str, float]:
-    """Return the scalars of some steps: of all arms together, of each, and of each corpus."""
+    """Return the scalars of some steps: of all arms together, of each arm, and of each corpus."""
     loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
     examples, covered = (totals.sums[name] for name in ArmCounts._fields)
     of_arms = slice(len(arms))

@@ -1,4 +1,4 @@
-"""Packed batches under the bandit's mixtures, as the engine's `Batches`."""
+"""Packed batches under the bandit's mixtures; implements the engine's `Batches`."""
 
 import jax
 import numpy as np
@@ -27,24 +27,24 @@ ROW_STREAMS = "row_streams"
 
 
 class MixtureBatches:
-    """Batches of packed rows; batch s is made under the mixture of the decision that governs it.
+    """Batches of packed rows; each batch is made under the mixture of the decision that governs it.
 
     Attributes:
         identity: the hash of the text; a resumed run compares it.
-        history: the probabilities of drawing each arm, by decision; makers of batches wait for them.
+        history: the probabilities of drawing each arm, by decision; the makers of batches wait for them.
         schedule: the decision that governs each step.
     """
 
     def __init__(self, run: ResolvedRun, shares: MixtureShares, text: RowText):
-        """Prepare to make the rows that this process's devices hold a part of.
+        """Prepare to make the rows that this process's devices need.
 
         Args:
             run: the run.
-            shares: what the probabilities of its mixtures are shares of.
+            shares: the unit of the mixtures' probabilities.
             text: the training split.
 
         Raises:
-            ConfigError: they cannot be divided among the workers that make them.
+            ConfigError: the rows cannot be divided evenly among the workers.
         """
         config = run.config
         self.schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
@@ -63,7 +63,7 @@ class MixtureBatches:
         self._last_states: StreamStates | None = None
 
     def publish(self, mixture: Float[np.ndarray, " arms"]) -> None:
-        """Make the batches of the next decision under `mixture`, whatever it has shares of."""
+        """Publish `mixture` for the batches of the next decision, in the unit of the run's mixtures."""
         probabilities = self._shares.sampling(mixture)
         if not (np.isfinite(probabilities).all() and probabilities.sum() > 0):
             policy = self._config.bandit.policy
@@ -73,11 +73,11 @@ class MixtureBatches:
         self.history.publish(probabilities)
 
     def first_position(self) -> PyTree[np.ndarray]:
-        """Return the position from which nothing was drawn."""
+        """Return the position before the first batch."""
         return {ROW_STREAMS: initial_stream_states(self._text, self._mixture.arms, self._rows)}
 
     def restore(self, position: PyTree[np.ndarray], state: TrainState) -> None:
-        """Start the makers of batches at a position, for the step after `state.step`."""
+        """Start making batches at a position, for the step after `state.step`."""
         self._last_states = self._local.select(position[ROW_STREAMS])
         streams = RowStreams(
             self._text,
@@ -101,7 +101,7 @@ class MixtureBatches:
         return self._local.put(made.batch), made.stream_states
 
     def epochs(self) -> list[float]:
-        """Return how often the first row of this process has gone through each corpus."""
+        """Return the number of epochs of each corpus that the first row of this process has read."""
         if self._last_states is None:
             raise ValueError("mixture batches: not started; call restore first")
         texts, rows = Corpora.of(self._text), self._rows
@@ -113,12 +113,12 @@ class MixtureBatches:
         return {ROW_STREAMS: self._local.gather(position)}
 
     def put_replicated(self, batch: Batch) -> PyTree[jax.Array]:
-        """Return a batch on the devices that every process has all of on the host."""
+        """Return on the devices a batch that every process has in full on the host."""
         return self._local.put_replicated(batch)
 
     def close(self) -> None:
-        """Stop the makers of batches."""
-        # First the history: makers of batches may be waiting for a mixture that will not come.
+        """Stop making batches."""
+        # Close the history first: makers of batches may be waiting for a mixture that never comes.
         self.history.close()
         if self._made is not None:
             close_prefetched(self._made)

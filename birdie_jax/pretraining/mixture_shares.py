@@ -1,4 +1,4 @@
-"""Each arm's share of examples, positions and loss: the configured and the expected one."""
+"""The configured and the expected share of each arm in the examples, positions and loss."""
 
 import json
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from birdie_jax.objectives.shares import EXAMPLES, sampling_probabilities, share
 from birdie_jax.resolve import first_mixture, row_settings
 from birdie_jax.text.corpora import RowText
 
-# Examples to draw for the expected shares, in total or for each arm, whichever is more.
+# The number of examples to draw for the expected shares: in total or per arm, whichever gives more.
 _EXAMPLES, _EXAMPLES_OF_ARM = 1024, 16
-# The same where the run's batches depend on it: the arms' shares of the loss are then right to about 2 %.
+# The same if batches depend on the shares: the arms' shares of the loss are then accurate to about 2 %.
 _EXACT_EXAMPLES, _EXACT_EXAMPLES_OF_ARM = 16_384, 128
-# An arm is named whose share of the loss is below this part of its share of the examples.
+# Report an arm if its share of the loss is below this fraction of its share of the examples.
 _SMALL_PART = 1 / 3
 _MAX_NAMED = 4
 
 
 @dataclass(frozen=True)
 class ExpectedShares:
-    """The shares that each arm of a mixture is expected to have, each summing to 1.
+    """The expected shares of the arms of a mixture; each array sums to 1.
 
     Attributes:
-        examples: the shares of the examples: the probabilities with which arms are drawn.
-        positions: the shares of the positions, context and target: of the time that a step takes.
-        target_tokens: the shares of the target tokens, over which the loss is a mean.
+        examples: the shares of the examples: the probabilities of drawing the arms.
+        positions: the shares of the positions, context and target, and so of the time of a step.
+        target_tokens: the shares of the target tokens, and so of the loss, which is a mean over them.
     """
 
     examples: Float64[np.ndarray, " arms"]
@@ -44,7 +44,7 @@ class MixtureShares:
 
     Attributes:
         shares_of: "examples" or "target_tokens" (`config.objectives.shares_of`).
-        first: the mixture of the run's first steps, as far as it is known before the run.
+        first: the mixture of the run's first steps, as known before the run.
         lengths: the lengths of the arms' examples, counted on the text of the run.
     """
 
@@ -53,13 +53,13 @@ class MixtureShares:
     lengths: ArmLengths
 
     def sampling(self, mixture: Float[np.ndarray, " arms"]) -> Float[np.ndarray, " arms"]:
-        """Return the probabilities with which arms are drawn under a mixture."""
+        """Return the probability of drawing each arm under a mixture."""
         if self.shares_of == EXAMPLES:
             return mixture
         return sampling_probabilities(mixture, self.lengths.mean_target_tokens)
 
     def expected(self) -> ExpectedShares:
-        """Return the shares that the arms are expected to have in the run's first steps."""
+        """Return the expected shares of the arms in the run's first steps."""
         probabilities = self.sampling(self.first)
         return ExpectedShares(
             probabilities / probabilities.sum(dtype=np.float64),
@@ -68,25 +68,25 @@ class MixtureShares:
         )
 
     def to_json(self) -> str:
-        """Return all of it as JSON, for the other processes of a run."""
+        """Return this object as JSON, for the other processes of a run."""
         counts = [each.tolist() for each in self.lengths]
         return json.dumps([self.shares_of, self.first.tolist(), *counts])
 
     @classmethod
     def from_json(cls, text: str) -> "MixtureShares":
-        """Return what `to_json` described."""
+        """Return the object that `to_json` wrote."""
         shares_of, first, *counts = json.loads(text)
         lengths = ArmLengths(*(np.array(each, np.int64) for each in counts))
         return cls(shares_of, np.array(first, np.float64), lengths)
 
 
 def measure_shares(config: Config, mixture: Mixture, text: RowText) -> MixtureShares:
-    """Count the lengths of the arms' examples, and return what the run's mixtures mean with them.
+    """Count the lengths of the arms' examples, and return the shares of the run's mixtures.
 
-    A function of the configuration and the text alone, so every process and every restart of a run has
-    the same. Where mixtures are shares of target tokens, the lengths are counted a second time, under the
-    probabilities that the first count gives: an example's length depends a little on what else is in a row.
-    Under mixtures of the bandit that are far from the first one, lengths can be off by as little as that.
+    The result depends only on the configuration and the text, so every process and every restart of a run
+    gets the same. An example's length depends slightly on the other examples in its row. So if mixtures are
+    shares of target tokens, the lengths are counted a second time, under the probabilities from the first
+    count. Under bandit mixtures far from the first one, the lengths can be off by a similarly small amount.
 
     Args:
         config: the configuration of the run.
@@ -94,7 +94,7 @@ def measure_shares(config: Config, mixture: Mixture, text: RowText) -> MixtureSh
         text: the training split.
 
     Raises:
-        DataError: the text cannot be read, or cannot make an example of an arm; the message names it.
+        DataError: the text cannot be read, or no example of an arm can be made from it; names the arm.
     """
     arms, settings, unit = mixture.arms, row_settings(config), config.objectives.shares_of
     count = max(_EXAMPLES, _EXAMPLES_OF_ARM * len(arms))
@@ -108,7 +108,7 @@ def measure_shares(config: Config, mixture: Mixture, text: RowText) -> MixtureSh
 
 
 def agree_on_shares(config: Config, mixture: Mixture, text: RowText, processes: Processes) -> MixtureShares:
-    """Return what `measure_shares` returns in the first process, in every one."""
+    """Call `measure_shares` in the first process; return its result in every process."""
     return MixtureShares.from_json(
         processes.broadcast_from_first(
             "shares of arms", lambda: measure_shares(config, mixture, text).to_json()
@@ -119,9 +119,9 @@ def agree_on_shares(config: Config, mixture: Mixture, text: RowText, processes: 
 def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:
     """Return a line that names the arms with much less of the loss than of the examples.
 
-    They are those whose share of the loss is less than a third of their share of the examples, under the
-    mixture that the run begins with. Where that is so of a class as a whole, the class is named in the
-    place of its arms. Empty where there are none, or where the mixture has shares of target tokens.
+    These are the arms whose share of the loss is less than a third of their share of the examples, under
+    the first mixture of the run. If this holds for a class as a whole, the line names the class instead of
+    its arms. The line is empty if there are no such arms, or if mixtures are shares of target tokens.
     """
     if shares.shares_of != EXAMPLES:
         return ""
@@ -137,7 +137,7 @@ def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:
         named += [each for each in sums if _is_small(*each[1:])]
     if not named:
         return ""
-    # First those that lose most.
+    # Largest loss of share first.
     named.sort(key=lambda each: each[2] - each[1])
     shown = "; ".join(
         f"{name}: {examples:.1%} of the examples, {loss:.1%} of the loss"
@@ -151,7 +151,7 @@ def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:
 
 
 def _sums(expected: ExpectedShares, arms: Int[np.ndarray, " members"]) -> tuple[float, float]:
-    """Return the shares of the examples and of the loss that some arms have together."""
+    """Return the total share of the examples and of the loss of some arms."""
     return float(expected.examples[arms].sum()), float(expected.target_tokens[arms].sum())
 
 

@@ -1,4 +1,4 @@
-"""The text of a run: prepared once, both splits, the same in every process."""
+"""The text of a run: both splits, prepared once, and the same in every process."""
 
 import json
 from functools import partial
@@ -24,9 +24,9 @@ class TrainingText(NamedTuple):
     """The text that pre-training reads.
 
     Attributes:
-        train: the training split of each corpus.
-        validation: the validation split of each.
-        vocab_size: the number of rows of the embedding table for their tokenizer.
+        train: the training splits of the corpora.
+        validation: the validation splits of the corpora.
+        vocab_size: the number of rows of the embedding table.
     """
 
     train: Corpora
@@ -35,9 +35,9 @@ class TrainingText(NamedTuple):
 
 
 def prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tuple[TrainingText, Tokenizer]:
-    """Return the text of the run, prepared if need be, and the tokenizer that it is made with."""
+    """Prepare the text of the run if needed; return it and its tokenizer."""
     found = processes.broadcast_from_first("text", lambda: json.dumps(_text_folders(config)))
-    # Processes of a host that shares no folder with the first one's prepare it one after another.
+    # On hosts that share no folder with the first process, processes prepare the text one after another.
     folders = json.loads(found) if processes.first else _text_folders(config)
     tokenizer = load_tokenizer(next(iter(folders.values())))
     sha256 = processes.broadcast_from_first("tokenizer", lambda: _keep_tokenizer(workdir, tokenizer))
@@ -60,10 +60,10 @@ def prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tupl
 
 
 def check_same_text(texts: tuple[TokenShards, ...], processes: Processes) -> None:
-    """Check that the texts that this process reads are what the first one reads.
+    """Check that this process reads the same texts as the first process.
 
     Raises:
-        DataError: one is not; the message names both folders.
+        DataError: a text differs; names both folders.
     """
     own = [[str(text.directory), text.manifest.sha256] for text in texts]
     first = json.loads(processes.broadcast_from_first("shards", lambda: json.dumps(own)))
@@ -76,7 +76,7 @@ def check_same_text(texts: tuple[TokenShards, ...], processes: Processes) -> Non
 
 
 def _text_folders(config: Config) -> dict[str, str]:
-    """Return the folder of each corpus, after preparing it if it is not there; that of one text by ''."""
+    """Return the folder of each corpus, prepared if needed; a single text has the name ''."""
     data = config.data
     root = locate(data.cache_dir) if data.cache_dir else cache_folder() / "data"
     corpora = corpora_of(data)
@@ -98,7 +98,7 @@ def _text_folders(config: Config) -> dict[str, str]:
 
 
 def _prepare(root: Location, source: str, data: DataConfig, tokenizer: str) -> str:
-    """Return the cached folder of a source, after preparing it if it is not there."""
+    """Return the cached folder of a source, prepared if needed."""
     settings = {
         "tokenizer_model": tokenizer,
         "vocab_size": data.vocab_size,
@@ -110,13 +110,13 @@ def _prepare(root: Location, source: str, data: DataConfig, tokenizer: str) -> s
 
 
 def _document_settings(data: DataConfig) -> dict[str, Any]:
-    """Return what makes documents of records; a folder's name has what is used alone."""
+    """Return the nonempty document settings; only these affect the name of a cached folder."""
     names = ("text_field", "document_separator", "document_filter", "deduplicate")
     return {name: value for name in names if (value := getattr(data, name))}
 
 
 def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:
-    """Keep the run's tokenizer in the workdir; return the hash that its text must be made with."""
+    """Save the run's tokenizer in the workdir, unless it is there; return the hash of the saved one."""
     if not exists(workdir.tokenizer):
         write_whole(workdir.tokenizer, tokenizer.model_bytes)
     return Tokenizer(str(workdir.tokenizer)).sha256
