@@ -60,7 +60,7 @@ def long_text(long_folder) -> TokenShards:
 
 
 class ReadingLog(TokenShards):
-    """Token shards that note which records are read."""
+    """Token shards that record which records are read."""
 
     def __getitem__(self, index):
         self.__dict__.setdefault("read", []).append(int(index))
@@ -78,7 +78,7 @@ def long_validation_log(long_folder) -> ReadingLog:
 
 
 class Run:
-    """A run of small rows whose mixture changes every `every_steps`: at decision d, arms d and d + 3."""
+    """A run with small rows; decision d, every `every_steps` steps, draws only arms d and d + 3."""
 
     def __init__(self, text: TokenShards, rows: int = 4, every_steps: int = 3, decisions: int = 8):
         self.text = text
@@ -121,7 +121,7 @@ def run(long_text) -> Run:
 
 @pytest.fixture
 def batches(run) -> list:
-    """The first batches of `run`, made one by one."""
+    """The first batches of `run`, made one at a time."""
     history = run.history()
     made = list(itertools.islice(iter(run.streams(history)), STEPS))
     history.close()

@@ -1,4 +1,4 @@
-"""The lengths of the arms' examples, and the shares that follow from them, against rows that are drawn."""
+"""The lengths of the arms' examples, and the resulting shares, agree with drawn rows."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ MIXTURE = mixture_from_arms(
 
 
 def draw(text, probabilities, rows):
-    """Return the target tokens of every example of each arm in rows of all streams, by a loop."""
+    """Return the number of target tokens of every example of each arm, in rows of all streams."""
     tokens = [[] for _ in MIXTURE.arms]
     streams = [RowStream(text, MIXTURE.arms, SETTINGS, row) for row in range(SETTINGS.rows)]
     for stream in streams:
@@ -50,20 +50,20 @@ def test_counts_are_a_function_of_text_and_settings(long_text, counted):
     for one, other in zip(counted, again, strict=True):
         np.testing.assert_array_equal(one, other)
     assert 1000 <= counted.examples.sum() < 1000 + SETTINGS.length
-    # An arm that is never drawn has a length all the same.
+    # An arm with probability 0 has a length too.
     assert counted.examples.min() >= 4
 
 
 def test_lengths_are_those_that_the_objectives_say(counted):
     text, copy, noise, never = range(4)
-    # Copying writes what it reads and the end token: 8 to 48 tokens, or cut to no less than 8.
+    # Copying repeats its context and adds the end token: 8 to 48 tokens, or cut to at least 8.
     assert 9 <= counted.mean_target_tokens[copy] <= 49
     assert 5 <= counted.mean_target_tokens[never] <= 9
     assert counted.mean_target_tokens[text] <= 128
-    # Causal LM has no context, and copying reads a marker and as much as it writes but for the end.
+    # Causal LM has no context. The context of copying is a marker and the target without its end token.
     assert counted.positions[text] == counted.target_tokens[text]
     assert counted.positions[copy] == 2 * counted.target_tokens[copy]
-    # T5's span corruption cuts 15 % of at most 64 tokens out: at most 10 tokens, a sentinel each, an end.
+    # T5's span corruption removes 15 % of at most 64 tokens: at most 10 tokens, 10 sentinels and an end.
     assert counted.mean_target_tokens[noise] < 0.25 * counted.mean_positions[noise]
 
 
@@ -75,8 +75,8 @@ def test_arms_have_the_requested_shares_of_target_tokens(long_text, counted):
     drawn = draw(long_text, sampling, 500)
     tokens = np.array([each.sum() for each in drawn])
     assert tokens[3] == 0
-    # A share is a ratio of sums over independent draws: its variance by the delta method, once for what is
-    # drawn here and once for what the lengths were estimated from.
+    # A share is a ratio of sums over independent draws. The delta method gives its variance, once for the
+    # draws here and once for the draws that estimated the lengths.
     asked = MIXTURE.weights
     total, count = tokens.sum(), sum(map(len, drawn))
     for arm in range(3):
@@ -84,7 +84,7 @@ def test_arms_have_the_requested_shares_of_target_tokens(long_text, counted):
         deviation = np.sqrt(len(terms) * terms.var()) / total * np.sqrt(1 + count / COUNTED)
         assert deviation < 0.04
         assert abs(tokens[arm] / total - asked[arm]) < 4 * deviation, (arm, tokens / total)
-    # What would be drawn with the same numbers as shares of examples is far from it.
+    # The same numbers as shares of examples give far different shares of tokens.
     as_examples = np.array([each.sum() for each in draw(long_text, MIXTURE.weights, 100)])
     assert as_examples[0] / as_examples.sum() > 0.6
 

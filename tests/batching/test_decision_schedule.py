@@ -1,4 +1,4 @@
-"""The decision that governs each step: the docstring's worked example, and the rule for any lengths."""
+"""The decision that governs each step: the docstring's example, and the rule for any lengths."""
 
 import pytest
 
@@ -25,11 +25,11 @@ def test_decisions_are_counted_alike_by_every_rule(every_steps, num_steps):
     assert len(due) == schedule.num_decisions
     for step in range(num_steps):
         taken = sum(decision_step <= step for decision_step in due)
-        # The newest decision before the step is the one that governs it.
+        # The newest decision before a step governs it.
         assert schedule.governing(step) == taken - 1
-        # A run that resumes here takes what is due here itself.
+        # A run that resumes here takes a decision that is due here.
         assert schedule.taken_before(step) == taken - schedule.is_due(step)
-    # Batches that are made ahead of the end ask for a mixture within the history.
+    # Batches made ahead of the last step request a mixture within the history.
     assert schedule.governing(num_steps) < schedule.num_mixtures
     assert schedule.num_mixtures - schedule.num_decisions == (num_steps % every_steps == 0)
 

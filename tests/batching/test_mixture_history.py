@@ -1,4 +1,4 @@
-"""The history: mixtures in order, waiting, closing, and reading from another process."""
+"""The mixture history: order, waiting, closing, and reading from another process."""
 
 import gc
 import multiprocessing

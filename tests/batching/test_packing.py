@@ -1,4 +1,4 @@
-"""Examples to rows: the paper's worked example, and the rules of every row."""
+"""Packing: the paper's worked example, and properties of every row."""
 
 import re
 from itertools import pairwise
@@ -82,7 +82,7 @@ def in_place(context, labels, arm=0):
 
 
 def test_labels_in_place_need_no_start_token():
-    """With a sample that has a target, in one row."""
+    """A row may also contain a sample with a target."""
     masked = in_place([31, 3, 601, 700, 11], [0, 600, 0, 602, 0], arm=1)
     assert packed_length(masked) == 5
     batch = pack_rows([[masked, example([4], [8, 9], arm=2)]], 10, spacing=1)

@@ -1,4 +1,4 @@
-"""Rules 1 to 3 of the design: batches are a function of seed and mixtures, however and wherever made."""
+"""Batches depend only on seed and mixtures, not on processes, prefetch or restarts."""
 
 import itertools
 import threading
@@ -45,7 +45,7 @@ def test_a_batch_holds_arms_of_its_mixture_alone(run, batches):
         arms = made.batch.arm_ids[made.batch.segment_ids > 0]
         assert set(arms.tolist()) <= run.allowed_arms(step)
     assert run.allowed_arms(2).isdisjoint(run.allowed_arms(3))
-    # Something was waiting when the mixture changed, or the test would show nothing.
+    # The test requires buffered examples when the mixture changes.
     assert (batches[2].stream_states[:, 3] >= 0).all()
 
 

@@ -1,4 +1,4 @@
-"""One row: its draws, that it loses no text, and how full it is."""
+"""A row stream: its draws, its use of the text, and how full its rows are."""
 
 import dataclasses
 
@@ -129,7 +129,7 @@ def test_arms_are_drawn_as_often_as_the_mixture_says(long_text):
         drawn, expected = counts[chances > 0], counts.sum() * chances[chances > 0]
         return float(((drawn - expected) ** 2 / expected).sum())
 
-    # 6 degrees of freedom: above 22.5 once in a thousand times.
+    # 6 degrees of freedom: above 22.5 with a probability of 0.001.
     assert counts[1] == 0
     assert chi_square(probabilities) < 22.5
     assert chi_square(np.roll(probabilities, 1)) > 100
@@ -184,7 +184,7 @@ def test_a_cut_leaves_a_quarter_of_the_text_and_the_least_that_the_arm_needs(lon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Picky(PrefixLM):
-    """Refuses half of the texts, as selective copying refuses those without unique delimiters."""
+    """Rejects half of the texts, as selective copying rejects texts without unique delimiters."""
 
     draws_length = True
 
@@ -247,7 +247,7 @@ def _masked(examples):
 
 
 def test_masked_lm_comes_from_the_rows_own_stream(long_text):
-    """With another arm; a restored stream continues with the same masks."""
+    """The mixture has another arm; a restored stream continues with the same masks."""
     mixture = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}})
     stream = _stream(long_text, mixture, _SMALL)
     for _ in range(5):
@@ -259,7 +259,7 @@ def test_masked_lm_comes_from_the_rows_own_stream(long_text):
     arms = {arm: labels for row in expected for arm, _, labels in row}
     assert arms[0] is not None
     assert arms[1] is None
-    # Random tokens are those of the tokenizer, not of the text at hand.
+    # Random tokens come from the tokenizer's vocabulary, not from the text.
     assert stream._objectives[0].num_pieces == long_text.num_pieces
 
 

@@ -1,4 +1,4 @@
-"""Rows of several corpora: exact shares, arms that read some of them, and the state in a checkpoint."""
+"""Rows of several corpora: exact shares, arms that read some corpora, and the saved state."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def positions_by_corpus(stream, rows, arms=None):
 def test_one_text_is_the_only_corpus(texts):
     stream = make_stream(texts[0])
     assert draw(stream) == draw(make_stream(Corpora.of(texts[0])))
-    # The state of a run without corpora has the same numbers as ever.
+    # The state of a run without corpora keeps its format.
     assert stream.state().shape == (3 + 3 * _SETTINGS.lookahead,)
     assert Corpora.of(texts[0]).sha256 == texts[0].manifest.sha256
 
@@ -76,7 +76,7 @@ def test_each_row_has_the_shares_of_the_weights(texts, weights, row):
     counts = positions_by_corpus(
         make_stream(Corpora(("a", "b", "c"), tuple(texts[:3]), tuple(weights)), row=row), rows
     )
-    # A row begins with a corpus by chance, and what is buffered was counted.
+    # A row begins with a random corpus, and buffered examples are counted.
     slack = (4 + _SETTINGS.lookahead) * _SETTINGS.length
     np.testing.assert_allclose(counts, counts.sum() * np.array(weights) / sum(weights), atol=slack)
 
@@ -95,7 +95,7 @@ def test_an_arm_reads_the_corpora_that_it_names(corpora):
 
 @pytest.mark.parametrize("weights", [None, np.array([0.1, 0.8, 0.1])])
 def test_a_restored_stream_continues_exactly(corpora, weights):
-    """Under the earlier mixture, and at a decision for another one, where other arms read the buffer."""
+    """With the earlier mixture, and with a new one whose arms draw the buffered examples again."""
     stream = make_stream(corpora, _OWN)
     draw(stream, 7)
     restored = RowStream(corpora, _OWN.arms, _SETTINGS, 0, stream.state())

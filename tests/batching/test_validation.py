@@ -1,4 +1,4 @@
-"""Validation batches: fixed, one arm each, the same text for all."""
+"""Validation batches: fixed, with one arm each, and the same text for all arms."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The same rules with worker processes: equal batches, waiting, errors, and an end without leftovers."""
+"""Batches from worker processes: equal batches, waiting, errors, and a clean end."""
 
 import itertools
 import multiprocessing
@@ -24,7 +24,7 @@ _STEPS = 8
 
 
 def _close(history, iterator) -> None:
-    """Close as the train loop does; it must be quick and leave no process."""
+    """Close as the train loop does; closing must be fast and leave no process."""
     begin = time.monotonic()
     history.close()
     iterator.close()
@@ -53,7 +53,7 @@ def test_workers_wait_for_each_mixture_and_end_when_the_board_is_closed(run, bat
     waiter.start()
     waiter.join(0.3)
     assert waiter.is_alive()
-    # Decided only now: what was made ahead cannot have guessed it.
+    # Published only now, so batches made ahead cannot have used it.
     history.publish(run.mixtures[1])
     waiter.join(30)
     made += [next(iterator) for _ in range(run.every_steps - 1)]
@@ -61,7 +61,7 @@ def test_workers_wait_for_each_mixture_and_end_when_the_board_is_closed(run, bat
     for step, batch in enumerate(made):
         arms = batch.batch.arm_ids[batch.batch.segment_ids > 0]
         assert set(arms.tolist()) <= run.allowed_arms(step)
-    # The workers now wait for a mixture that does not come.
+    # The workers now wait for a mixture that never comes.
     history.close()
     with pytest.raises(StopIteration):
         next(iterator)
@@ -116,7 +116,7 @@ _TRAINER = """
 
 
 def _session_processes(session: int) -> list[int]:
-    """Return the processes of a session that are not zombies; only an init process can reap those."""
+    """Return the processes of a session, without zombies, which only an init process can reap."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -141,7 +141,7 @@ def test_workers_leave_signals_to_their_parent_and_end_with_it(long_folder, tmp_
             processes = _session_processes(trainer.pid)
             assert len(processes) >= 3
             for process in processes:
-                # As a terminal's control-C and Slurm do to all; Python's resource tracker ignores them too.
+                # As Ctrl-C in a terminal and Slurm signal all processes; Python's resource tracker ignores them too.
                 if process != trainer.pid:
                     os.kill(process, signal.SIGINT)
                     os.kill(process, signal.SIGTERM)
@@ -156,7 +156,7 @@ def test_workers_leave_signals_to_their_parent_and_end_with_it(long_folder, tmp_
 
 
 class Workers(grain.DatasetIterator):
-    """Closes its workers one after another, as grain does, and fails on those that have ended."""
+    """Closes its workers one after another, as grain does, and fails at workers that have ended."""
 
     def __init__(self, gone):
         super().__init__()

@@ -56,7 +56,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(model_path: Path) -> dict[str, Any]:
-    """Settings of a preparation that makes many shards of little text, in this process."""
+    """Settings of a preparation in this process that makes many small shards."""
     return {
         "tokenizer_model": str(model_path),
         "validation_fraction": 0.2,
@@ -68,7 +68,7 @@ def settings(model_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def run(settings: dict[str, Any]) -> Callable[..., Location]:
-    """Return the function that prepares a source with these settings, or changed ones."""
+    """Return a function that prepares a source with these settings and given changes."""
 
     def prepared(source: str | Path, output: Path, **changes: Any) -> Location:
         return prepare(str(source), output, **(settings | changes))
@@ -78,7 +78,7 @@ def run(settings: dict[str, Any]) -> Callable[..., Location]:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Location:
-    """A folder of short documents; no test changes it."""
+    """A prepared folder of short documents; tests must not change it."""
     folder = tmp_path_factory.mktemp("prepared")
     documents = [f"document {number} " + "the river " * (number % 40) for number in range(300)]
     return prepare(
@@ -95,7 +95,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Loca
 
 @pytest.fixture
 def upload(bucket_url: str) -> Callable[[Path], str]:
-    """Return the function that puts a folder's files into the bucket, and returns their URL."""
+    """Return a function that uploads a folder's files to the bucket and returns their URL."""
 
     def put(folder: Path) -> str:
         for file in sorted(folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""Helpers of these tests: sources of every format, prepared folders, rows of shards."""
+"""Test helpers: sources of every format, prepared folders, rows of shards."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ def json_lines(*texts: str) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict:
-    """Return what a test changes in a manifest, which says nothing of its checksum."""
+    """Return a manifest without its checksum, for a test to edit."""
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["checksum"]
     return manifest
@@ -48,7 +48,7 @@ def parquet(texts: Sequence[str], row_group_size: int = 64) -> bytes:
 
 
 def contents(folder: str | Path) -> dict[str, bytes]:
-    """Return the contents of every file of a folder, on a disk or in a bucket, by its name."""
+    """Return the contents of every file of a folder, on a disk or in a bucket, by name."""
     return {name: read_bytes(f"{folder}/{name}") for name in list_files(folder)}
 
 
@@ -61,7 +61,7 @@ def command(corpus: Path, output: str | Path, settings: dict[str, object]) -> li
 
 
 def rows(text, state=None, count: int = 6, mixture: Sequence[float] = (0.5, 0.5)):
-    """Return the arm and the tokens of the samples of some rows, and the stream's state after them."""
+    """Return the arm and tokens of each sample of some rows, and the stream's state after them."""
     arms = tuple(Arm(name, make_objective(name), name) for name in ("causal_lm", "prefix_lm"))
     settings = RowSettings(seed=3, rows=2, length=128, spacing=1, lookahead=4)
     stream = RowStream(text, arms, settings, 1, state)
@@ -90,13 +90,13 @@ except DataError as error:
 def message_after_outage(
     folder: Path, script: str, *arguments: object, files: Mapping[str, bytes] | None = None
 ) -> str:
-    """Return the one line with which a script ends whose server goes away while it calls `wait`.
+    """Run a script whose server stops during its call of `wait`; return the line that it prints.
 
     Args:
-        folder: where the server writes its log.
+        folder: the folder of the server's log.
         script: Python statements; a DataError is printed.
         arguments: `sys.argv[1:]`.
-        files: what is in the bucket, by name.
+        files: the contents of the bucket, by name.
     """
     with run_gcs_server(folder) as server:
         for name, data in (files or {}).items():

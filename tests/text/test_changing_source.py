@@ -1,4 +1,4 @@
-"""A source must not change while it is prepared, or between two starts; an error names the change."""
+"""A source must not change during a preparation or between two starts; an error names the change."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def _write(path, texts):
     path.write_bytes(whole.get(path.suffix, lambda: compress(json_lines(*texts)))())
 
 
-def _cut_short(path, contents):
+def _truncate(path, contents):
     os.truncate(path, len(contents) // 2)
 
 
@@ -44,7 +44,7 @@ def _replace(path, contents):
 
 
 def _rewrite(path, contents):
-    """Write other contents of the same size with the earlier times: only the system's own time differs."""
+    """Write other contents of the same size and restore the times; only the change time differs."""
     status = path.stat()
     path.write_bytes(contents[:-2] + b"\n\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -60,18 +60,18 @@ def _turn_into_pipe(path, contents):
     os.mkfifo(path)
 
 
-WHILE_READ = [_cut_short, _empty, _append, _replace, _rewrite]
+WHILE_READ = [_truncate, _empty, _append, _replace, _rewrite]
 CHANGES = [*WHILE_READ, _remove, _turn_into_pipe]
 
 
 def _wait_for_another_time():
-    # The system counts the times of files in steps of up to 10 ms.
+    # File times have a resolution of up to 10 ms.
     time.sleep(0.02)
 
 
 @pytest.fixture
 def source(tmp_path, make_texts, request):
-    """A folder of two files of many documents, the second with the requested suffix."""
+    """A folder of two files with many documents; the second has the requested suffix."""
     folder = tmp_path / "source"
     folder.mkdir()
     _write(folder / "a.jsonl", make_texts(3))
@@ -83,7 +83,7 @@ def source(tmp_path, make_texts, request):
 
 @pytest.mark.parametrize("source", FORMATS, indirect=True)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_changes_before_it_is_read(source, change):
+def test_a_file_changed_before_reading_is_refused(source, change):
     documents = iter(open_source(str(source.parent)).documents())
     next(documents)
     change(source, source.read_bytes())
@@ -96,7 +96,7 @@ def test_a_file_that_changes_before_it_is_read(source, change):
 
 @pytest.mark.parametrize("source", FORMATS, indirect=True)
 @pytest.mark.parametrize("change", WHILE_READ)
-def test_a_file_that_changes_while_it_is_read(source, change, monkeypatch):
+def test_a_file_changed_during_reading_is_refused(source, change, monkeypatch):
     monkeypatch.setattr(documents_module, "TEXT_PART_BYTES", 4096)
     documents = iter(open_source(str(source.parent)).documents())
     for document in documents:
@@ -109,7 +109,7 @@ def test_a_file_that_changes_while_it_is_read(source, change, monkeypatch):
 
 @pytest.mark.parametrize("source", [".jsonl"], indirect=True)
 @pytest.mark.parametrize("change", WHILE_READ)
-def test_no_preparation_is_complete_of_a_file_that_changed(source, change, run, monkeypatch):
+def test_a_preparation_of_a_changing_file_never_completes(source, change, run, monkeypatch):
     from birdie_jax.text import shard_pipeline
 
     group = shard_pipeline.read_blocks
@@ -128,7 +128,7 @@ def test_no_preparation_is_complete_of_a_file_that_changed(source, change, run, 
 
 
 def _stop_after(monkeypatch, file):
-    """End a preparation as if it were killed, when a shard that contains part of `file` is finished."""
+    """Stop a preparation, as if killed, when a shard with part of `file` is finished."""
     from birdie_jax.text.source_record import SourceRecord
 
     save = SourceRecord.save
@@ -145,7 +145,7 @@ def _stop_after(monkeypatch, file):
 
 @pytest.fixture
 def stopped(tmp_path, make_texts, run):
-    """The files of a source whose preparation was stopped in the second file, and its output."""
+    """The files of a source whose preparation stopped in the second file, and the output folder."""
     folder = tmp_path / "source"
     folder.mkdir()
     paths = [folder / name for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl")]
@@ -166,11 +166,11 @@ def stopped(tmp_path, make_texts, run):
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("complete", [False, True])
-def test_going_on_with_an_edited_source_names_the_file(stopped, run, number, change, complete):
+def test_resuming_with_an_edited_source_names_the_file(stopped, run, number, change, complete):
     paths, output = stopped
     if complete:
         run(paths[0].parent, output)
-    # Replaced by the same contents is no edit.
+    # Replacing a file with the same contents is not an edit.
     text = paths[number].read_bytes()
     change(paths[number], text + b" \n" if change is _replace else text)
     with pytest.raises(DataError) as caught:
@@ -181,7 +181,7 @@ def test_going_on_with_an_edited_source_names_the_file(stopped, run, number, cha
 
 
 @pytest.mark.parametrize("change", [_append, _replace])
-def test_files_not_yet_read_may_change(stopped, run, tmp_path, change):
+def test_unread_files_may_change(stopped, run, tmp_path, change):
     paths, output = stopped
     change(paths[2], json_lines(*["the seven rivers"] * 20))
     run(paths[0].parent, output)
@@ -190,10 +190,8 @@ def test_files_not_yet_read_may_change(stopped, run, tmp_path, change):
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_source_of_other_times_or_in_another_place_is_known_by_its_contents(
-    stopped, run, tmp_path, complete, monkeypatch
-):
-    """A copy on another machine: the same names below another folder, written at another time."""
+def test_a_copied_source_is_recognised_by_its_contents(stopped, run, tmp_path, complete, monkeypatch):
+    """A copy on another machine: the same names below another folder, with other times."""
     paths, output = stopped
     if complete:
         run(paths[0].parent, output)
@@ -227,7 +225,7 @@ def test_unchanged_files_are_not_read_again(stopped, run, monkeypatch):
     run(paths[0].parent, output)
 
 
-def test_a_file_that_is_added_is_named(stopped, run):
+def test_an_added_or_removed_file_is_named(stopped, run):
     paths, output = stopped
     run(paths[0].parent, output)
     (paths[0].parent / "d.jsonl").write_text("")
@@ -268,7 +266,7 @@ def test_a_torn_last_line_of_the_record_is_replaced(stopped, run, tmp_path):
     assert (output / SOURCE_RECORD_NAME).read_bytes() == (fresh / SOURCE_RECORD_NAME).read_bytes()
 
 
-def test_a_preparation_of_version_1_is_not_gone_on_with(stopped, run):
+def test_a_preparation_of_version_1_does_not_resume(stopped, run):
     paths, output = stopped
     manifest = read_manifest(output) | {"format_version": 1}
     (output / "manifest.json").write_text(json.dumps(manifest))
@@ -282,9 +280,9 @@ def _cached(root, source):
     return cached_folder(root, str(source), tokenizer_model="", text_field="text", vocab_size=300)
 
 
-@pytest.mark.parametrize("change", [_cut_short, _append, _replace, _rewrite])
+@pytest.mark.parametrize("change", [_truncate, _append, _replace, _rewrite])
 @pytest.mark.parametrize("pattern", ["", "text.txt", "*.txt"])
-def test_cached_text_of_an_edited_source_is_not_taken(tmp_path, change, pattern):
+def test_cached_text_of_an_edited_source_is_not_used(tmp_path, change, pattern):
     path = tmp_path / "data" / "text.txt"
     path.parent.mkdir()
     path.write_text("text\n\n\n")
@@ -295,7 +293,7 @@ def test_cached_text_of_an_edited_source_is_not_taken(tmp_path, change, pattern)
     assert _cached(tmp_path, path.parent / pattern) != before
 
 
-def test_cached_text_is_of_the_place_that_a_name_leads_to(tmp_path, monkeypatch):
+def test_cached_text_depends_on_the_resolved_path(tmp_path, monkeypatch):
     for place in ("A", "B"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "text.txt").write_text("text")
@@ -314,8 +312,8 @@ def test_cached_text_is_of_the_place_that_a_name_leads_to(tmp_path, monkeypatch)
     assert _cached(tmp_path, "stdlib") != library
 
 
-def test_one_source_by_two_names_is_cached_by_each(tmp_path, monkeypatch, model_path):
-    """A preparation under one name is refused under another: training would stop there."""
+def test_a_source_is_cached_separately_under_each_name(tmp_path, monkeypatch, model_path):
+    """A preparation with one name rejects another name, which would stop training."""
     (tmp_path / "data").mkdir()
     for number in range(16):
         (tmp_path / "data" / f"{number}.txt").write_text(f"text {number} " * 50)

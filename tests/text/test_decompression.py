@@ -1,4 +1,4 @@
-"""A compressed file that is cut or damaged anywhere is an error, or still exactly the text that it was."""
+"""Reading a truncated or damaged compressed file raises an error or returns the exact text."""
 
 import gzip
 import io
@@ -36,20 +36,20 @@ def refused(read, suffix, contents, message=""):
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
 @pytest.mark.parametrize("times", [1, 1000])
-def test_large_and_dense_streams(read, suffix, times):
+def test_large_and_dense_streams_are_read(read, suffix, times):
     data = bytes(range(256)) * 4096 + bytes(3_000_000)
     assert read(suffix, COMPRESS[suffix](data) + COMPRESS[suffix](b"x") * times) == data + b"x" * times
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
-def test_an_empty_file_is_not_a_compressed_text(read, suffix):
+def test_an_empty_compressed_file_is_refused(read, suffix):
     refused(read, suffix, b"", "truncated or damaged: it is empty")
     assert read(suffix, COMPRESS[suffix](b"")) == b""
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
-def test_cut_at_every_byte(read, suffix):
-    """Every cut is refused, except where a stream ends: that looks like a whole file."""
+def test_a_file_cut_within_a_stream_is_refused(read, suffix):
+    """A file that is cut at the end of a stream looks complete."""
     streams = [COMPRESS[suffix](data) for data in STREAMS]
     whole = b"".join(streams)
     ends = {len(b"".join(streams[:count])): b"".join(STREAMS[:count]) for count in range(1, 4)}
@@ -57,13 +57,13 @@ def test_cut_at_every_byte(read, suffix):
         if length in ends:
             assert read(suffix, whole[:length]) == ends[length]
         else:
-            # Half of the two bytes that begin a member of gzip is left.
+            # One of the two magic bytes of a gzip member remains.
             no_member = suffix == ".gz" and length - 1 in {0, *ends}
             refused(read, suffix, whole[:length], "not valid" if no_member else "truncated")
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
-def test_every_byte_flipped(read, suffix):
+def test_a_flipped_byte_never_changes_the_text(read, suffix):
     whole = b"".join(map(COMPRESS[suffix], STREAMS))
     detected = 0
     for place in range(len(whole)):
@@ -74,7 +74,7 @@ def test_every_byte_flipped(read, suffix):
                 assert read(suffix, bytes(damaged)) == b"".join(STREAMS)
             except DataError:
                 detected += 1
-    # A header may hold anything beside the text, such as the time in .gz.
+    # A header has fields that do not affect the text, such as the time in .gz.
     assert detected > 2 * len(whole)
 
 
@@ -82,7 +82,7 @@ def test_every_byte_flipped(read, suffix):
 @pytest.mark.parametrize(
     "garbage", [b"x", b"garbage", b"\1\0\0\0", b"\0" * 12 + b"x", b"(\xb5/\xfd", b"\xfd7zXZ", b"\x1f\x8b"]
 )
-def test_data_after_a_stream_is_read_or_refused(read, suffix, garbage):
+def test_other_data_after_a_stream_is_refused(read, suffix, garbage):
     whole = COMPRESS[suffix](STREAMS[0])
     refused(read, suffix, whole + garbage)
     refused(read, suffix, whole + garbage + whole)
@@ -90,7 +90,7 @@ def test_data_after_a_stream_is_read_or_refused(read, suffix, garbage):
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
 def test_a_damaged_second_stream_is_refused(read, suffix):
-    """The first magic bytes of the second stream are gone, so it does not look like a stream."""
+    """A magic byte of the second stream is damaged, so it does not look like a stream."""
     first, second = COMPRESS[suffix](STREAMS[0]), COMPRESS[suffix](STREAMS[2])
     for place in range(4):
         damaged = bytearray(second)
@@ -99,7 +99,7 @@ def test_a_damaged_second_stream_is_refused(read, suffix):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 8, 300_000, 300_001])
-def test_padding_of_xz_is_of_four_zero_bytes(read, count):
+def test_padding_of_xz_is_a_multiple_of_four_zero_bytes(read, count):
     whole, padding = lzma.compress(b"text"), bytes(count)
     if count % 4:
         refused(read, ".xz", whole + padding, f"truncated or damaged: {count} zero bytes follow a stream")
@@ -111,8 +111,8 @@ def test_padding_of_xz_is_of_four_zero_bytes(read, count):
 
 
 @pytest.mark.parametrize("count", [1, 512, 300_001])
-def test_padding_of_the_other_formats(read, count):
-    """Tapes and tar leave zero bytes after .gz; .zst knows frames to be skipped instead."""
+def test_padding_of_gz_is_zero_bytes_and_of_zst_is_frames(read, count):
+    """Tapes and tar leave zero bytes after .gz; .zst has skippable frames instead."""
     assert read(".gz", gzip.compress(b"text") + bytes(count)) == b"text"
     assert read(".gz", gzip.compress(b"text") + bytes(count) + gzip.compress(b"more")) == b"textmore"
     refused(read, ".zst", COMPRESS[".zst"](b"text") + bytes(count))
@@ -124,7 +124,7 @@ def test_padding_of_the_other_formats(read, count):
 @given(
     data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=4), size=st.integers(1, 50)
 )
-def test_any_bytes_in_any_number_of_streams_read_in_any_portions(tmp_path_factory, data, cuts, size):
+def test_any_streams_are_read_in_any_portions(tmp_path_factory, data, cuts, size):
     ends = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for suffix in COMPRESSIONS:
         path = tmp_path_factory.getbasetemp() / f"any{suffix}"

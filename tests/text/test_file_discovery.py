@@ -1,4 +1,4 @@
-"""A folder or a glob gives each file once, and reports what it cannot read."""
+"""A folder or a glob lists each file once, and names whatever cannot be read."""
 
 import os
 import re
@@ -42,7 +42,7 @@ EVERYTHING = ("", "**/*.txt", "**/*", "**", "**/**/*.txt")
         {"0.txt": "a.txt", "z.txt": "b/c.txt", "f/again.txt": "../b/d/e.txt"},
     ],
 )
-def test_each_file_once_by_its_own_path_whatever_links_lead_to_it(tree, links, pattern):
+def test_each_file_is_listed_once_by_its_own_path(tree, links, pattern):
     for name, target in links.items():
         (tree / name).symlink_to(target)
     assert names(tree / pattern, tree) == ALL
@@ -54,7 +54,7 @@ def test_each_file_once_by_its_own_path_whatever_links_lead_to_it(tree, links, p
         st.sampled_from([".", "b", "b/d", "f", "x", "y", "b/x", "f/y"]),
     )
 )
-def test_any_links_end(tmp_path_factory, links):
+def test_circular_links_end(tmp_path_factory, links):
     root = tmp_path_factory.mktemp("links")
     for name in ALL:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_a_linked_folder_elsewhere_is_read(tree, tmp_path, pattern):
     assert names(tree / pattern, tree) == sorted([*ALL, "more/deep/more.txt"])
 
 
-def test_hard_links_and_names_like_globs_are_files_of_their_own(tree):
+def test_hard_links_and_names_like_globs_are_separate_files(tree):
     os.link(tree / "a.txt", tree / "x[1].txt")
     os.link(tree / "a.txt", tree / "x1.txt")
     assert names(tree, tree) == sorted([*ALL, "x[1].txt", "x1.txt"])
@@ -97,7 +97,7 @@ def test_hard_links_and_names_like_globs_are_files_of_their_own(tree):
         ("*/../a.*", ["b/../a.txt"]),
     ],
 )
-def test_what_a_glob_matches(tree, pattern, expected, monkeypatch):
+def test_a_glob_matches_the_expected_files(tree, pattern, expected, monkeypatch):
     (tree / "link").symlink_to("b")
     found = names(tree / pattern, tree)
     assert found == expected or [os.path.normpath(name) for name in found] == ["a.txt"]
@@ -112,7 +112,7 @@ def refused(spec, message):
 
 
 def _deny(monkeypatch, folder):
-    """Refuse a folder's listing, as the system does to others than root."""
+    """Deny listing a folder, as the system does for users other than root."""
     scandir = os.scandir
 
     def denied(path="."):
@@ -123,7 +123,7 @@ def _deny(monkeypatch, folder):
     monkeypatch.setattr(os, "scandir", denied)
 
 
-def test_a_folder_that_cannot_be_listed_is_named_if_something_is_looked_for_in_it(tree, monkeypatch):
+def test_an_unlistable_folder_is_named_if_it_is_searched(tree, monkeypatch):
     _deny(monkeypatch, tree / "b" / "d")
     for pattern in ("", "**/*.txt", "**", "b/*/*.txt", "b/d/*"):
         refused(tree / pattern, re.escape(f"{tree}/b/d: the folder cannot be read: Permission denied"))
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_listed_is_named_if_something_is_looked_for_in_i
 
 
 @pytest.mark.parametrize("pattern", ["b", "b/d/e.txt", "b/**/*.txt", "*/d/e.txt", "**/*.txt", ""])
-def test_a_folder_without_permission(unprivileged_folder, pattern):
+def test_a_folder_without_permission_is_named(unprivileged_folder, pattern):
     inner = unprivileged_folder / "b" / "d"
     inner.mkdir(parents=True)
     (inner / "e.txt").write_text("e")
@@ -142,7 +142,7 @@ def test_a_folder_without_permission(unprivileged_folder, pattern):
 
 
 def _make_socket(path):
-    # Under a short name: a socket's path has at most 108 bytes.
+    # Use a short path: a socket's path has at most 108 bytes.
     folder = os.open(path.parent, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(f"/proc/self/fd/{folder}/{path.name}")
@@ -166,7 +166,7 @@ def test_an_irregular_file_is_named(tree, make, kind, suffix, pattern):
     refused(spec, re.escape(f"{path}: is {kind}; a regular file is expected"))
 
 
-def test_a_pipe_of_no_supported_suffix_is_passed_over_in_a_folder_as_any_such_file(tree):
+def test_a_pipe_with_an_unsupported_suffix_is_ignored_in_a_folder(tree):
     os.mkfifo(tree / "pipe")
     assert names(tree, tree) == ALL
     refused(tree / "pipe", r"pipe: is a named pipe")
@@ -174,7 +174,7 @@ def test_a_pipe_of_no_supported_suffix_is_passed_over_in_a_folder_as_any_such_fi
 
 @pytest.mark.parametrize("target", ["nowhere.txt", "dangling.txt"])
 @pytest.mark.parametrize("pattern", ["", "*.txt", "**", "dangling.txt"])
-def test_a_link_that_leads_nowhere_is_named(tree, target, pattern):
+def test_a_broken_link_is_named(tree, target, pattern):
     (tree / "dangling.txt").symlink_to(target)
     refused(tree / pattern, r"dangling\.txt: cannot be read: (No such file|Too many levels)")
 
@@ -184,7 +184,7 @@ def test_a_link_that_leads_nowhere_is_named(tree, target, pattern):
     ["x" * 100_000, "x" * 5000 + "/*.txt", "a\0b", "*\0*", "x\ny", "\udcff*"],
     ids=["long", "long folder", "null", "null in a glob", "two lines", "surrogate"],
 )
-def test_an_invalid_path_is_refused_in_one_short_line(spec, tmp_path):
+def test_an_invalid_path_is_refused_with_one_short_line(spec, tmp_path):
     for given_spec in (spec, f"{tmp_path}/{spec}"):
         with pytest.raises(DataError, match="is not a file, a folder") as caught:
             open_source(given_spec)

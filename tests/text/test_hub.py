@@ -1,4 +1,4 @@
-"""Data sets of the hub: the same documents as from a disk, at one commit, also where the hub fails."""
+"""Data sets of the hub: the same documents as on a disk, at one commit, even if requests fail."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -72,7 +72,7 @@ def documents(spec, root):
     "pattern",
     [*("", "/a", "/a/one.parquet", "/README.txt", "/a/*.parquet", "/**/*.jsonl*", "/a/**/t*", "/a name")],
 )
-def test_the_same_documents_as_from_a_disk(server, folder, monkeypatch, pattern, block):
+def test_documents_equal_those_on_a_disk(server, folder, monkeypatch, pattern, block):
     monkeypatch.setattr(hub_module, "_BLOCK_BYTES", block)
     expected = documents(f"{folder}{pattern}", str(folder))
     assert expected
@@ -80,7 +80,7 @@ def test_the_same_documents_as_from_a_disk(server, folder, monkeypatch, pattern,
     assert documents(f"{URL}@main{pattern}", f"{URL}@COMMIT") == expected
 
 
-def test_a_run_prepares_new_commits_of_a_branch_into_another_folder(server, tmp_path):
+def test_a_run_prepares_a_new_commit_into_another_folder(server, tmp_path):
     settings = {"tokenizer_model": "", "text_field": "text"}
     first = cached_folder(tmp_path, f"{URL}/a", **settings)
     assert cached_folder(tmp_path, f"{URL}/a", **settings) == first
@@ -90,7 +90,7 @@ def test_a_run_prepares_new_commits_of_a_branch_into_another_folder(server, tmp_
     assert open_source(f"{URL}@{commit}/a").commit == commit
 
 
-def test_a_revision_may_have_slashes(server):
+def test_a_revision_may_contain_slashes(server):
     commit = server.commit(
         "org/texts", {"default/0.parquet": parquet(["converted"])}, "refs/convert/parquet"
     )
@@ -101,9 +101,7 @@ def test_a_revision_may_have_slashes(server):
 
 
 @pytest.mark.parametrize("times", [2, 5])
-def test_a_stopped_preparation_reads_the_commit_at_which_it_began(
-    server, settings, tmp_path, monkeypatch, times
-):
+def test_a_stopped_preparation_resumes_at_its_first_commit(server, settings, tmp_path, monkeypatch, times):
     settings |= {"shard_tokens": 500}
     first = server.refs["org/texts"]["main"]
     expected = contents(prepare(f"{URL}/a", tmp_path / "whole", **settings))
@@ -125,13 +123,13 @@ def test_a_stopped_preparation_reads_the_commit_at_which_it_began(
     assert contents(prepare(f"{URL}/a", tmp_path / "stopped", **settings)) == expected
     manifest = load_manifest(tmp_path / "stopped")
     assert (manifest.source_commit, manifest.complete) == (first, True)
-    # The same command on what is complete is content with it, and another revision is another source.
+    # The same command accepts the complete folder, and another revision is another source.
     prepare(f"{URL}/a", tmp_path / "stopped", **settings)
     with pytest.raises(DataError, match="holds another preparation: its source is"):
         prepare(f"{URL}@{second}/a", tmp_path / "stopped", **settings)
 
 
-def test_the_token_goes_only_to_the_hub_and_is_in_no_message(server, monkeypatch):
+def test_the_token_is_sent_only_to_the_hub_and_is_in_no_message(server, monkeypatch):
     server.private.add("org/texts")
     with pytest.raises(DataError, match=r"401 Invalid username.*; check the name, and set HF_TOKEN"):
         open_source(URL)
@@ -153,14 +151,14 @@ FAILURES = {"429": (429, {"Retry-After": "7"}), "503": (503, {}), "reset": (0, {
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", ["/revision/", "/tree/", "/resolve/", "one.parquet"])
 @pytest.mark.parametrize("kind", FAILURES)
-def test_a_request_that_fails_is_made_again(server, pauses, kind, place):
+def test_a_failed_request_is_retried(server, pauses, kind, place):
     server.faults.append([place, *FAILURES[kind], 3])
     assert len(list(open_source(f"{URL}/a/one.parquet").documents())) == 60
     assert len(pauses) == 3
     assert min(pauses) == 7 if kind == "429" else max(pauses) < 7
 
 
-def test_a_date_after_which_to_try_again_is_kept(server, pauses):
+def test_a_retry_waits_until_the_date_of_retry_after(server, pauses):
     then = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
     server.faults.append(["/revision/", 503, {"Retry-After": then}, 1])
     open_source(URL)
@@ -186,7 +184,7 @@ def test_a_date_after_which_to_try_again_is_kept(server, pauses):
     ],
 )
 @pytest.mark.usefixtures("pauses")
-def test_a_refusal_of_the_hub_is_one_line(server, place, fault, status, message):
+def test_an_error_response_of_the_hub_is_one_line(server, place, fault, status, message):
     server.faults.append([place, *fault, 99])
     with pytest.raises(DataError) as caught:
         list(open_source(f"{URL}/a").documents())
@@ -214,7 +212,7 @@ def test_a_refusal_of_the_hub_is_one_line(server, place, fault, status, message)
         ("hf://datasets/user:password@org/x", "is not the URL of a data set"),
     ],
 )
-def test_what_cannot_be_a_source_is_named(server, url, message):
+def test_an_unusable_source_is_named(server, url, message):
     with pytest.raises(DataError, match=re.escape(message)):
         open_source(url)
 

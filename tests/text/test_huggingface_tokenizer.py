@@ -1,4 +1,4 @@
-"""A tokenizer.json of Hugging Face's: the library's own ids behind the special ones, and back."""
+"""A Hugging Face tokenizer.json: ids follow the special ids and decode to the text."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 @cache
 def trained():
-    """Return a byte-level BPE like that of GPT-NeoX: a special token first, a run of spaces last."""
+    """Return a byte-level BPE like GPT-NeoX's: a special token first, a run of spaces last."""
     made = tokenizers.Tokenizer(models.BPE())
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -49,7 +49,7 @@ def tokenizer():
     return own_tokenizer()
 
 
-def test_ids_are_those_of_the_library_behind_the_special_ones(tokenizer, library):
+def test_ids_are_the_librarys_ids_after_the_special_ones(tokenizer, library):
     whole = tokenizers.Tokenizer.from_str(library.to_str())
     whole.no_truncation()
     whole.no_padding()
@@ -64,13 +64,13 @@ def test_ids_are_those_of_the_library_behind_the_special_ones(tokenizer, library
 
 
 @given(st.text())
-def test_text_comes_back_in_its_normal_form(text):
+def test_decoding_returns_the_normalised_text(text):
     tokenizer = own_tokenizer()
     tokens = tokenizer.encode(text)
     normal = normalizers.NFC().normalize_str(text)
     assert tokenizer.decode(tokens) == normal
     assert tokenizer.byte_lengths()[tokens].sum() == len(normal.encode())
-    # No text gives the token that ends texts.
+    # No text encodes to the end-of-text token.
     assert NUM_SPECIAL_TOKENS not in tokens
 
 
@@ -83,14 +83,14 @@ def test_text_like_a_special_token_stays_text(tokenizer):
     assert tokenizer.decode([12, NUM_SPECIAL_TOKENS]) == "[DONE]<|endoftext|>"
 
 
-def test_offsets_are_those_of_characters(tokenizer):
+def test_offsets_count_characters(tokenizer):
     text = "river \U0001f300 of"
     tokens, offsets = tokenizer.encode_with_offsets(text)
     np.testing.assert_array_equal(tokens, tokenizer.encode(text))
     assert "".join(text[begin:end] for begin, end in offsets) == text
 
 
-def test_it_pickles_and_is_recognised_by_its_contents(tokenizer, tmp_path):
+def test_a_tokenizer_pickles_and_its_contents_decide_its_kind(tokenizer, tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.model"))
     read = Tokenizer(str(tmp_path / "tokenizer.model"))
     assert read.sha256 == tokenizer.sha256

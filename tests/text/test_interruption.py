@@ -1,4 +1,4 @@
-"""A preparation that is killed at any instant, or meets a full disk, loses nothing that it finished."""
+"""A preparation that is killed at any time, or fills the disk, loses no finished shards."""
 
 import json
 import os
@@ -18,12 +18,14 @@ from tests.text.prepared_folders import command, contents
 
 
 class _Killed(BaseException):
-    """Simulates the end of the process: cleanup after an error is switched off."""
+    """Simulates a kill of the process; cleanup after an error is disabled."""
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("renamed", [False, True])
-def test_killed_at_each_file_it_ends_with_the_same_bytes(corpus, settings, tmp_path, monkeypatch, renamed):
+def test_a_preparation_killed_at_each_file_ends_with_the_same_bytes(
+    corpus, settings, tmp_path, monkeypatch, renamed
+):
     """Die at every file in turn, just before or just after it gets its final name."""
     expected = contents(prepare(str(corpus), tmp_path / "whole", **settings))
     output = tmp_path / "killed"
@@ -43,7 +45,7 @@ def test_killed_at_each_file_it_ends_with_the_same_bytes(corpus, settings, tmp_p
         patch.setattr("birdie_jax.text.shard_writer.publish", dying)
         patch.setattr("birdie_jax.text.shard_pipeline._ShardOutput.discard", lambda self: None)
         while True:
-            # Each start gets one file further than what the last one had recorded.
+            # Vary the number of files that each start publishes before it dies.
             remaining = deaths % 5
             try:
                 prepare(str(corpus), output, **settings)
@@ -70,7 +72,7 @@ def _is_running(process):
 
 
 @pytest.mark.slow
-def test_sigkill_then_the_same_command(settings, tmp_path, make_texts, make_json_lines):
+def test_the_same_command_resumes_after_sigkill(settings, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(4000))
     settings = settings | {"shard_tokens": 10_000}
     expected = contents(prepare(str(corpus), tmp_path / "whole", **settings))
@@ -101,19 +103,19 @@ def test_sigkill_then_the_same_command(settings, tmp_path, make_texts, make_json
 
 
 @pytest.fixture
-def heard_interrupts():
-    """A shell starts background commands with Ctrl-C ignored, and children inherit that."""
+def enabled_interrupts():
+    """Enable Ctrl-C: a shell starts background commands with it ignored, and children inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("heard_interrupts")
-def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
+@pytest.mark.usefixtures("enabled_interrupts")
+def test_an_interrupt_prints_one_line(settings, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(4000))
     output = tmp_path / "out"
-    # So many shards that seconds are left after the first one, also on a busy machine.
+    # Use many shards, so seconds remain after the first one, even on a busy machine.
     arguments = command(corpus, output, settings | {"shard_tokens": 1000})
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while _recorded_shards(output) < 1:
@@ -130,10 +132,10 @@ def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
 
 
 @pytest.mark.slow
-def test_full_disk_names_the_file_and_keeps_finished_shards(
+def test_a_full_disk_names_the_file_and_keeps_finished_shards(
     settings, tmp_path, make_texts, make_json_lines
 ):
-    # Shards are small, but the last document is larger than a file may become.
+    # Shards are small, but the last document exceeds the limit on the size of a file.
     documents = [*make_texts(300), "river " * 400_000]
     corpus = make_json_lines(tmp_path / "corpus.jsonl", documents)
     output = tmp_path / "out"
@@ -155,7 +157,7 @@ def test_full_disk_names_the_file_and_keeps_finished_shards(
 
 
 @pytest.mark.parametrize("records", [1, 2000])
-def test_no_space_left_on_device(tmp_path, records):
+def test_a_full_device_is_reported(tmp_path, records):
     (tmp_path / "train-00000.arrayrecord.partial").symlink_to("/dev/full")
     writer = ShardWriter(tmp_path / "train-00000.arrayrecord")
     with pytest.raises(DataError, match=r"arrayrecord\.partial: cannot be written: .*No space left"):
@@ -166,7 +168,7 @@ def test_no_space_left_on_device(tmp_path, records):
     assert not list(tmp_path.iterdir())
 
 
-def test_full_disk_while_the_manifest_is_written(corpus, settings, tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_previous_manifest(corpus, settings, tmp_path, monkeypatch):
     output = tmp_path / "out"
     write_bytes = Path.write_bytes
     writes = 0
@@ -188,7 +190,7 @@ def test_full_disk_while_the_manifest_is_written(corpus, settings, tmp_path, mon
     assert contents(output) == contents(prepare(str(corpus), tmp_path / "whole", **settings))
 
 
-def test_lost_finished_shard_is_reported(corpus, settings, tmp_path):
+def test_a_truncated_finished_shard_is_reported(corpus, settings, tmp_path):
     output = prepare(str(corpus), tmp_path / "out", **settings)
     os.truncate(output / "train-00001.arrayrecord", 1000)
     with pytest.raises(DataError, match=r"train-00001\.arrayrecord: is truncated: 1000 bytes; the"):

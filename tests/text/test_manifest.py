@@ -1,4 +1,4 @@
-"""The identity of prepared text: equal only where the batches would be equal."""
+"""The manifest: its identity is equal only if the batches are equal; damage is detected."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def corpus(tmp_path, make_texts, make_json_lines):
     return make_json_lines(tmp_path / "corpus.jsonl", make_texts(120))
 
 
-def test_the_same_text_prepared_twice_is_the_same(run, corpus, tmp_path):
+def test_the_same_text_prepared_twice_has_the_same_identity(run, corpus, tmp_path):
     one = load_manifest(run(corpus, tmp_path / "one")).sha256
     (tmp_path / "elsewhere").mkdir()
     moved = shutil.copy(corpus, tmp_path / "elsewhere" / "other name.jsonl")
@@ -40,7 +40,7 @@ def test_the_same_text_prepared_twice_is_the_same(run, corpus, tmp_path):
     "changes",
     [{"record_tokens": 32}, {"validation_fraction": 0.3}, {"tokenizer_model": "", "vocab_size": 330}],
 )
-def test_settings_that_make_other_batches_make_another_identity(run, corpus, tmp_path, changes):
+def test_settings_that_change_batches_change_the_identity(run, corpus, tmp_path, changes):
     one = load_manifest(run(corpus, tmp_path / "one"))
     other = load_manifest(run(corpus, tmp_path / "other", **changes))
     assert one.sha256 != other.sha256
@@ -60,7 +60,7 @@ def test_another_text_of_the_same_sizes_has_another_identity(run, corpus, tmp_pa
     assert one.sha256 != other.sha256
 
 
-def test_the_identity_is_of_every_part_and_a_shards_of_its_records(run, corpus, tmp_path):
+def test_the_identity_covers_every_part_and_every_record(run, corpus, tmp_path):
     folder = run(corpus, tmp_path / "out")
     manifest = load_manifest(folder)
     first, *others = manifest.train
@@ -102,7 +102,7 @@ def test_a_folder_of_version_1_is_read_and_has_an_identity(run, corpus, tmp_path
     assert len(identities) == 3
 
 
-def test_a_preparation_of_version_2_continues(run, corpus, tmp_path, stopped):
+def test_a_preparation_of_version_2_resumes(run, corpus, tmp_path, stopped):
     expected = contents_of(run(corpus, tmp_path / "whole"))
     path = stopped / "manifest.json"
     found = read_manifest(path.parent)
@@ -118,7 +118,7 @@ def test_a_preparation_of_version_2_continues(run, corpus, tmp_path, stopped):
 
 @pytest.fixture
 def stopped(run, corpus, tmp_path, monkeypatch):
-    """A preparation that was stopped after some shards; its folder."""
+    """The folder of a preparation that was stopped after some shards."""
     with monkeypatch.context() as patch:
         patch.setattr(ManifestGuard, "save", _stop_after(5, ManifestGuard.save))
         with pytest.raises(KeyboardInterrupt):
@@ -126,7 +126,7 @@ def stopped(run, corpus, tmp_path, monkeypatch):
     return tmp_path / "out"
 
 
-def test_a_number_that_changes_in_the_file_is_noticed(run, corpus, stopped):
+def test_a_changed_number_in_the_manifest_is_detected(run, corpus, stopped):
     path = stopped / "manifest.json"
     text = path.read_text()
     count = json.loads(text)["source_bytes"]
@@ -137,7 +137,7 @@ def test_a_number_that_changes_in_the_file_is_noticed(run, corpus, stopped):
     run(corpus, stopped)
 
 
-def test_a_finished_shard_that_changes_is_noticed(run, corpus, stopped, monkeypatch, capsys):
+def test_a_changed_finished_shard_is_detected(run, corpus, stopped, monkeypatch, capsys):
     path = stopped / json.loads((stopped / "manifest.json").read_text())["train"][0]["name"]
     whole = path.read_bytes()
     (record, *_) = ArrayRecordReader(str(path)).read_all()
@@ -170,7 +170,7 @@ def _stop_after(times, save):
         ('{"complete": true, "complete": false}', "has the field 'complete' twice; allowed: once"),
     ],
 )
-def test_a_file_that_python_does_not_read_is_refused(tmp_path, contents, message):
+def test_json_that_python_cannot_parse_is_refused(tmp_path, contents, message):
     """A case from benchmarks/fuzz.py."""
     (tmp_path / "manifest.json").write_text(contents)
     with pytest.raises(DataError, match=message):

@@ -25,7 +25,7 @@ def settings(settings):
 
 
 def documents_of(folder, split):
-    """The token lists of a split's documents, records joined."""
+    """Return the token lists of a split's documents, with their records joined."""
     documents, current = [], []
     for record in TokenShards(folder, split):
         current += record.tokens.tolist()
@@ -52,7 +52,7 @@ def test_shards_hold_the_tokenizers_output_in_order(run, corpus, tmp_path, token
     assert (folder / "tokenizer.model").read_bytes() == tokenizer.model_bytes
 
 
-def test_split_depends_only_on_the_text(make_texts):
+def test_the_split_depends_only_on_the_text(make_texts):
     fraction = 0.1
     for text in make_texts(100):
         digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 11
@@ -61,7 +61,7 @@ def test_split_depends_only_on_the_text(make_texts):
     assert abs(np.mean(shares) - fraction) < 4 * (0.1 * 0.9 / 10_000) ** 0.5
 
 
-def test_order_and_file_names_do_not_move_a_document(run, tmp_path, make_texts, make_json_lines):
+def test_order_and_file_names_do_not_change_the_split(run, tmp_path, make_texts, make_json_lines):
     documents = make_texts(120)
     one = run(make_json_lines(tmp_path / "one.jsonl", documents), tmp_path / "a")
     folder = tmp_path / "many"
@@ -73,7 +73,7 @@ def test_order_and_file_names_do_not_move_a_document(run, tmp_path, make_texts, 
         assert sorted(documents_of(one, split)) == sorted(documents_of(many, split))
 
 
-def test_copies_are_on_one_side(run, tmp_path, make_texts, make_json_lines):
+def test_copies_are_in_one_split(run, tmp_path, make_texts, make_json_lines):
     folder = run(make_json_lines(tmp_path / "twice.jsonl", make_texts(60) * 2), tmp_path / "out")
     train, validation = ({tuple(d) for d in documents_of(folder, s)} for s in ("train", "validation"))
     assert train.isdisjoint(validation)
@@ -87,7 +87,7 @@ def test_workers_do_not_change_a_byte(run, corpus, tmp_path, workers):
     assert contents(serial) == contents(parallel)
 
 
-def test_a_tokenizer_is_trained_where_none_is_given(run, corpus, tmp_path):
+def test_a_tokenizer_is_trained_if_none_is_given(run, corpus, tmp_path):
     settings = {"tokenizer_model": "", "vocab_size": 350, "tokenizer_type": "bpe", "sample_bytes": 10_000}
     folders = [run(corpus, tmp_path / name, **settings) for name in "ab"]
     assert contents(folders[0]) == contents(folders[1])
@@ -108,7 +108,7 @@ def test_empty_documents_are_counted(run, tmp_path, make_texts, make_json_lines)
     assert manifest.documents("train") + manifest.documents("validation") == 50
 
 
-def test_complete_folder_is_returned_at_once(run, corpus, tmp_path, monkeypatch):
+def test_a_complete_folder_is_returned_at_once(run, corpus, tmp_path, monkeypatch):
     folder = run(corpus, tmp_path / "out")
     before = contents(folder)
     monkeypatch.setattr("birdie_jax.text.preparation.write_shards", None)
@@ -132,13 +132,13 @@ def test_other_settings_in_the_same_folder_are_refused(run, corpus, tmp_path, ch
     assert contents(folder) == before
 
 
-def test_refused_tokenizer_settings_do_not_bind_the_folder(run, corpus, tmp_path):
+def test_other_settings_are_allowed_after_a_failed_tokenizer(run, corpus, tmp_path):
     with pytest.raises(DataError, match="vocab_size=60000 cannot be trained"):
         run(corpus, tmp_path / "out", tokenizer_model="", vocab_size=60_000)
     assert load_manifest(run(corpus, tmp_path / "out")).complete
 
 
-def test_files_of_others_are_not_touched(run, corpus, tmp_path):
+def test_foreign_files_are_not_changed(run, corpus, tmp_path):
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "train-00000.arrayrecord"
     path.write_text("precious")
@@ -147,7 +147,7 @@ def test_files_of_others_are_not_touched(run, corpus, tmp_path):
     assert path.read_text() == "precious"
 
 
-def test_of_two_that_prepare_one_folder_the_second_waits_and_says_so(run, corpus, tmp_path, capfd):
+def test_a_second_preparation_of_a_folder_waits_and_reports_it(run, corpus, tmp_path, capfd):
     (tmp_path / "out").mkdir()
     descriptor = os.open(tmp_path / "out", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -159,8 +159,8 @@ def test_of_two_that_prepare_one_folder_the_second_waits_and_says_so(run, corpus
     assert capfd.readouterr().err == said
 
 
-def test_a_folder_within_the_source_is_not_a_source(run, tmp_path, make_texts, make_json_lines):
-    """What a preparation writes there has lines of JSON as well."""
+def test_a_prepared_folder_within_the_source_is_ignored(run, tmp_path, make_texts, make_json_lines):
+    """The prepared folder also contains JSON lines."""
     source = tmp_path / "data"
     source.mkdir()
     make_json_lines(source / "z.jsonl", make_texts(100))
@@ -181,7 +181,7 @@ def test_a_folder_within_the_source_is_not_a_source(run, tmp_path, make_texts, m
         (["one"] * 3, r"holds 3 document\(s\), all alike; at least 2"),
     ],
 )
-def test_a_source_with_too_few_texts(run, tmp_path, make_json_lines, documents, message):
+def test_a_source_with_too_few_texts_is_refused(run, tmp_path, make_json_lines, documents, message):
     with pytest.raises(DataError, match=message):
         run(make_json_lines(tmp_path / "c.jsonl", documents), tmp_path / "out")
 
@@ -211,7 +211,7 @@ def test_the_error_of_a_tiny_source_names_a_fraction_that_works(
         ({"tokenizer_model": "no.model"}, r"no\.model: the tokenizer model cannot be read"),
     ],
 )
-def test_unusable_settings(run, corpus, tmp_path, changes, message):
+def test_unusable_settings_are_refused(run, corpus, tmp_path, changes, message):
     with pytest.raises(DataError, match=message):
         run(corpus, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
@@ -219,7 +219,7 @@ def test_unusable_settings(run, corpus, tmp_path, changes, message):
         run(corpus, corpus)
 
 
-def test_bad_document_is_named_and_finished_shards_are_kept(
+def test_a_bad_document_is_named_and_finished_shards_are_kept(
     run, tmp_path, make_texts, make_json_lines, monkeypatch
 ):
     monkeypatch.setattr("birdie_jax.text.shard_pipeline._BLOCK_DOCUMENTS", 8)
@@ -234,7 +234,7 @@ def test_bad_document_is_named_and_finished_shards_are_kept(
     assert manifest.train
     assert not manifest.complete
     assert not list((tmp_path / "out").glob("*.partial"))
-    # After the file is fixed, the preparation resumes, and ends as if it had been right from the start.
+    # After a fix of the file, the preparation resumes, with the same result as without the fault.
     make_json_lines(folder / "b.jsonl", documents[150:])
     kept = (tmp_path / "out" / "train-00000.arrayrecord").stat().st_mtime_ns
     run(folder, tmp_path / "out")
@@ -242,7 +242,7 @@ def test_bad_document_is_named_and_finished_shards_are_kept(
     assert contents(run(folder, tmp_path / "fresh")) == contents(tmp_path / "out")
 
 
-def test_dead_worker_is_reported(tokenizer):
+def test_a_dead_worker_is_reported(tokenizer):
     tokenization = _Suicidal(tokenizer, "uint16", 10, 0.5)
     blocks = tokenize_blocks(iter([_block(["text"])]), tokenization, 1)
     with pytest.raises(DataError, match="a tokenizing process died"):

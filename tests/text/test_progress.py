@@ -14,7 +14,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_plain_lines_now_and_then(capsys, clock):
+def test_plain_lines_are_printed_at_intervals(capsys, clock):
     with PreparationProgress(10_000_000, enabled=True) as progress:
         progress.start_stage("token shards", done_bytes=2_000_000, tokens=1_000)
         for seconds in range(1, 101):
@@ -30,7 +30,7 @@ def test_plain_lines_now_and_then(capsys, clock):
     ]
 
 
-def test_silent_where_not_wanted(capsys, clock):
+def test_nothing_is_printed_if_disabled(capsys, clock):
     with PreparationProgress(100, enabled=False) as progress:
         progress.start_stage("token shards")
         clock[0] += 1000
@@ -39,7 +39,7 @@ def test_silent_where_not_wanted(capsys, clock):
     assert captured.out == captured.err == ""
 
 
-def test_bar_on_a_terminal(monkeypatch):
+def test_a_terminal_shows_a_bar(monkeypatch):
     written = io.StringIO()
     terminal = rich.console.Console(file=written, force_terminal=True, width=160)
     monkeypatch.setattr(progress_module.rich.console, "Console", lambda **_: terminal)

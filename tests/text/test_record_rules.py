@@ -1,4 +1,4 @@
-"""Fields by name, filters, separators and repeated texts: which documents a source gives."""
+"""Fields, filters, separators and repeated texts determine the documents of a source."""
 
 import json
 import re
@@ -60,12 +60,12 @@ def test_a_filter_keeps_matching_records(source, document_filter, kept):
     assert stream.left_out.filtered_documents == 3 - len(kept)
 
 
-def test_a_text_within_a_field(source):
+def test_a_text_in_a_nested_field_is_read(source):
     documents = open_source(source, "meta.source.name").documents()
     assert [document.text for document in documents] == ["web", "book", "web"]
 
 
-def test_a_field_whose_own_name_has_a_dot_comes_first(tmp_path):
+def test_a_field_name_with_a_dot_takes_precedence(tmp_path):
     record = {"a.b": "this", "a": {"b": "not this", "c.d": "and this"}}
     (tmp_path / "0.jsonl").write_text(json.dumps(record) + "\n")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "1.parquet")
@@ -89,7 +89,7 @@ def test_a_field_whose_own_name_has_a_dot_comes_first(tmp_path):
         ('language == "\\x"', "is not a JSON string"),
     ],
 )
-def test_a_filter_that_cannot_be_read_is_refused(document_filter, message):
+def test_an_invalid_filter_is_refused(document_filter, message):
     with pytest.raises(DataError, match=re.escape(message)):
         make_rules("text", "", document_filter, False)
 
@@ -141,7 +141,7 @@ def test_a_separator_divides_text_files(tmp_path, monkeypatch, part_bytes, text,
         assert list(source.documents(0, document.number)) == found[number:]
 
 
-def test_a_separator_may_be_lines_and_is_expected_in_time(tmp_path, monkeypatch):
+def test_a_separator_may_be_lines_and_a_document_has_a_size_limit(tmp_path, monkeypatch):
     (tmp_path / "0.txt").write_text("one\ntwo\n\n\nthree\tfour\n")
     texts = [
         document.text for document in open_source(str(tmp_path), document_separator=r"\n\n\n").documents()
@@ -158,7 +158,7 @@ def test_a_separator_may_be_lines_and_is_expected_in_time(tmp_path, monkeypatch)
 
 @pytest.fixture
 def repeated(tmp_path, make_texts):
-    """Two files of documents; many occur twice, or in both."""
+    """Two files of documents; many documents occur twice, or in both files."""
     texts = make_texts(120)
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "0.jsonl").write_bytes(json_lines(*texts[:80], *texts[:40], ""))
@@ -174,7 +174,9 @@ def test_repeated_texts_are_left_out(repeated, tmp_path, settings):
     assert manifest.sha256 == distinct.sha256
 
 
-def test_stopped_at_each_shard_the_repeated_texts_are_the_same(repeated, tmp_path, settings, monkeypatch):
+def test_a_preparation_stopped_at_each_shard_drops_the_same_repeats(
+    repeated, tmp_path, settings, monkeypatch
+):
     settings |= {"shard_tokens": 500, "deduplicate": True}
     expected = contents(prepare(str(repeated), tmp_path / "whole", **settings))
     assert contents(prepare(str(repeated), tmp_path / "workers", **settings | {"workers": 1})) == expected
@@ -200,7 +202,7 @@ def test_stopped_at_each_shard_the_repeated_texts_are_the_same(repeated, tmp_pat
     assert contents(tmp_path / "stopped") == expected
 
 
-def test_a_source_without_kept_documents_is_an_error(source, tmp_path, settings):
+def test_a_source_with_only_filtered_documents_is_refused(source, tmp_path, settings):
     with pytest.raises(
         DataError, match=r"holds no text \(0 empty documents in 1 files, 3 left out by the f"
     ):

@@ -1,4 +1,4 @@
-"""A folder prepared in a bucket equals one on a disk, also after a kill; a second writer waits."""
+"""A folder prepared in a bucket equals one on a disk, even after a kill; a second writer waits."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ def url(bucket_url):
 
 @pytest.fixture
 def staging(tmp_path, monkeypatch):
-    """The folder in which temporary files are made."""
+    """The folder of temporary files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -34,7 +34,7 @@ def staging(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("changes", [{}, {"tokenizer_model": "", "vocab_size": 350}])
-def test_every_object_is_the_file_of_a_disk(corpus, settings, url, tmp_path, staging, *, changes):
+def test_every_object_equals_the_file_on_a_disk(corpus, settings, url, tmp_path, staging, *, changes):
     settings |= changes
     expected = contents(prepare(str(corpus), tmp_path / "local", **settings))
     assert len(expected) > 10
@@ -46,11 +46,13 @@ def test_every_object_is_the_file_of_a_disk(corpus, settings, url, tmp_path, sta
 
 
 class _Killed(BaseException):
-    """Simulates the end of the process."""
+    """Simulates a kill of the process."""
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_killed_at_each_object_it_ends_with_the_same_bytes(corpus, settings, url, monkeypatch, *, written):
+def test_a_preparation_killed_at_each_object_ends_with_the_same_bytes(
+    corpus, settings, url, monkeypatch, *, written
+):
     """Die at every object in turn, just before or just after it is written."""
     settings |= {"shard_tokens": 5000}
     expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
@@ -84,7 +86,7 @@ def test_killed_at_each_object_it_ends_with_the_same_bytes(corpus, settings, url
     assert contents(url) == expected
 
 
-def test_sigkill_then_the_same_command(settings, url, tmp_path, make_texts, make_json_lines):
+def test_the_same_command_resumes_after_sigkill(settings, url, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(2000))
     settings |= {"shard_tokens": 5000}
     expected = contents(prepare(str(corpus), tmp_path / "local", **settings))
@@ -111,7 +113,7 @@ OTHERS = {
 
 
 class _Overtaken:
-    """Writes; before one of them, another preparation writes all of its own to the same place."""
+    """Replaces `replace_at`; before one of its writes, another preparation writes the same folder."""
 
     def __init__(self, prepare_other, number):
         self._prepare_other, self._number = prepare_other, number
@@ -125,8 +127,8 @@ class _Overtaken:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_of_two_writers_one_waits_and_overwrites_nothing(corpus, settings, url, monkeypatch, other):
-    """At any time when the other one writes: before any write, of any file."""
+def test_one_of_two_writers_waits_and_overwrites_nothing(corpus, settings, url, monkeypatch, other):
+    """The other writer may start before any write of any file."""
     changes = dict(OTHERS[other])
     text = corpus.read_bytes()[:20_000].rpartition(b"\n")[0]
     other_text = text.replace(b"river", b"lake") if changes.pop("other_text", False) else text
@@ -136,7 +138,7 @@ def test_of_two_writers_one_waits_and_overwrites_nothing(corpus, settings, url, 
         (corpus.parent / name / "corpus.jsonl").write_bytes(its_text)
 
     def prepare_in(name, target):
-        # As on two machines, where the same name may be of other text.
+        # As on two machines, where the same path may have another text.
         with contextlib.chdir(corpus.parent / name):
             prepare("corpus.jsonl", target, **(settings | folders[name][1]))
 
@@ -154,7 +156,7 @@ def test_of_two_writers_one_waits_and_overwrites_nothing(corpus, settings, url, 
             break
         stopped.append(error is not None)
         assert _without_times(target) == wholes[error is not None]
-        # It has waited, and found what it did not ask for.
+        # It waited, and then rejected the other settings or source.
         assert error is None or re.search("holds another preparation|has changed since", str(error))
     assert len(stopped) > 8
     assert any(stopped), "the other one never won"
@@ -170,16 +172,14 @@ def _either(prepares):
 
 
 def _without_times(folder):
-    """Return a folder's contents, but of the record of the source only what it says of its contents."""
+    """Return a folder's contents, with only the hashes of the source record."""
     found = contents(folder)
     record = [json.loads(line) for line in found.pop("source_files.jsonl").splitlines()]
     return found | {"source": [line["sha256"] for line in record]}
 
 
 @pytest.mark.parametrize("place", ["save", "check"])
-def test_of_two_writers_one_waits_where_the_store_checks_no_generation(
-    corpus, settings, url, monkeypatch, capfd, *, place
-):
+def test_one_of_two_writers_waits_without_generations(corpus, settings, url, monkeypatch, capfd, *, place):
     expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
     url += "/other"
     monkeypatch.setattr(ManifestGuard, "_is_guarded_by_store", lambda self: False)
@@ -200,8 +200,8 @@ def test_of_two_writers_one_waits_where_the_store_checks_no_generation(
     assert contents(url) == expected
 
 
-def test_one_that_waits_for_a_process_that_is_gone_ends(corpus, settings, url, monkeypatch):
-    """After an hour without a shard; the same command then takes its place."""
+def test_waiting_for_a_dead_process_ends(corpus, settings, url, monkeypatch):
+    """The wait ends after an hour without a shard; the same command then takes over."""
     monkeypatch.setattr(preparation, "_STANDSTILL_SECONDS", 0.0)
     monkeypatch.setattr(preparation, "_POLL_SECONDS", 0.01)
     save, saved = ManifestGuard.save, 0
@@ -223,8 +223,8 @@ def test_one_that_waits_for_a_process_that_is_gone_ends(corpus, settings, url, m
     assert load_manifest(locate(prepare(str(corpus), url, **settings))).complete
 
 
-def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkeypatch):
-    """Shards of a stopped preparation, when the next one starts; and of others when it ends."""
+def test_shards_missing_from_the_manifest_are_removed(corpus, settings, url, monkeypatch):
+    """Shards of a stopped preparation are removed when the next one starts; others when it ends."""
     expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
     url += "/left"
     save, saved = ManifestGuard.save, 0
@@ -257,8 +257,8 @@ def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkey
     assert contents(url) == expected
 
 
-def test_a_write_with_a_lost_answer_counts_as_own(corpus, settings, url, monkeypatch):
-    """The client retries, and its own earlier write refuses the second one."""
+def test_a_write_with_a_lost_response_succeeds(corpus, settings, url, monkeypatch):
+    """The client retries, and the store rejects the retry because the first write succeeded."""
     from google.api_core.exceptions import PreconditionFailed
     from google.cloud.storage import Blob
 
@@ -301,7 +301,7 @@ def test_other_settings_and_files_without_a_manifest_are_refused(corpus, setting
         ("ftp://host/x", "ftp://host/x': found a URL that cannot be used; allowed: gs://BUCKET"),
     ],
 )
-def test_outputs_that_cannot_be_are_refused(gcs_server, corpus, settings, output, message):
+def test_unusable_outputs_are_refused(gcs_server, corpus, settings, output, message):
     with pytest.raises(DataError, match=message):
         prepare(str(corpus), output, **settings)
 
@@ -323,6 +323,6 @@ prepare(sys.argv[1], "gs://bucket/x", tokenizer_model=sys.argv[2], validation_fr
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("write", "name"), [("_upload", "-0000.*arrayrecord"), ("save", "manifest.json")])
-def test_an_outage_ends_in_one_line_that_names_the_object(corpus, model_path, tmp_path, write, name):
+def test_an_outage_prints_one_line_that_names_the_object(corpus, model_path, tmp_path, write, name):
     message = message_after_outage(tmp_path, _FAILING_LATER, corpus, model_path, write)
     assert re.match(rf"gs://bucket/x/.*{name}: cannot be (written|read): ", message), message

@@ -1,4 +1,4 @@
-"""Token shards in a bucket equal those on a disk, read in place or from copies, or report why not."""
+"""Token shards in a bucket equal those on a disk, read in place or from copies."""
 
 import fcntl
 import json
@@ -46,7 +46,7 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def test_manifest_and_tokenizer_by_url(prepared, url):
+def test_manifest_and_tokenizer_load_from_a_url(prepared, url):
     assert load_manifest(locate(url)) == load_manifest(prepared)
     assert load_tokenizer(url).sha256 == Tokenizer(f"{url}/tokenizer.model").sha256
 
@@ -60,9 +60,7 @@ def test_records_are_read_in_place_without_copies(prepared, url, split, tmp_path
     assert not copies(tmp_path)
 
 
-def test_each_shard_that_is_touched_is_copied_and_then_read_from_the_copy(
-    prepared, url, gcs_server, tmp_path
-):
+def test_each_used_shard_is_copied_and_then_read_from_the_copy(prepared, url, gcs_server, tmp_path):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
     assert remote.not_mirrored == ""
     assert tokens(remote, [0]) == tokens(local, [0])
@@ -79,7 +77,7 @@ def test_each_shard_that_is_touched_is_copied_and_then_read_from_the_copy(
         assert copy.read_bytes() == (prepared / name).read_bytes()
 
 
-def test_shards_of_a_store_without_reading_in_place_are_copied_first(prepared, url, tmp_path, monkeypatch):
+def test_shards_are_copied_first_if_the_store_cannot_be_read_in_place(prepared, url, tmp_path, monkeypatch):
     monkeypatch.setattr(remote_records, "_is_read_in_place", lambda directory: False)
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
     order = [len(local) - 1, 0]
@@ -111,7 +109,7 @@ def test_processes_share_the_copies(prepared, url, tmp_path):
         assert process.exitcode == 0
 
 
-def test_a_copy_that_was_killed_half_way_is_made_again(prepared, url, tmp_path):
+def test_an_interrupted_copy_is_made_again(prepared, url, tmp_path):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
     mirror = tmp_path / "cache" / "birdie_jax" / "shards" / local.manifest.sha256[:32]
     (mirror / "train-00000.arrayrecord.partial").write_bytes(b"x" * 10_000_000)
@@ -139,7 +137,7 @@ def test_a_failed_copy_is_reported_once_and_reading_continues(prepared, url, tmp
     assert not copies(tmp_path)
 
 
-def test_unused_copies_make_room(prepared, url, tmp_path):
+def test_unused_copies_are_removed_to_make_room(prepared, url, tmp_path):
     root = tmp_path / "cache" / "birdie_jax" / "shards"
     for name in ("unused", "used"):
         (root / name).mkdir(parents=True)
@@ -153,7 +151,7 @@ def test_unused_copies_make_room(prepared, url, tmp_path):
 
 
 @pytest.mark.parametrize("mirror_gib", [0, 1])
-def test_rows_and_resumed_rows_are_those_of_a_disk(prepared, url, mirror_gib):
+def test_rows_and_resumed_rows_equal_those_on_a_disk(prepared, url, mirror_gib):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train", mirror_gib=mirror_gib)
     first, state = rows(local)
     found, remote_state = rows(remote)
@@ -181,7 +179,7 @@ def refused(message, folder, **keywords):
         TokenShards(folder, "train", **keywords)
 
 
-def test_shards_are_checked_by_one_listing(url, gcs_server):
+def test_shards_are_checked_with_one_listing(url, gcs_server):
     before = len(gcs_server.log.read_text().splitlines())
     TokenShards(url, "train")
     assert len(gcs_server.log.read_text().splitlines()) - before <= 3
@@ -205,8 +203,8 @@ def test_missing_data_is_named(gcs_server):
     refused("found a URL that cannot be used; allowed: gs://BUCKET", "ftp://host/x")
 
 
-def test_other_records_than_those_of_the_manifest_are_no_copy(url, prepared, monkeypatch):
-    """Records of the same size and number, as if another preparation wrote into the same folder."""
+def test_a_copy_that_differs_from_the_manifest_is_refused(url, prepared, monkeypatch):
+    """Records of the same size and number, as if another preparation wrote to the same folder."""
     monkeypatch.setattr(remote_records, "_is_read_in_place", lambda directory: False)
     path = f"{url}/manifest.json"
     manifest = read_manifest(prepared)
@@ -230,7 +228,7 @@ text[len(text) - 1]
 
 
 @pytest.mark.slow
-def test_an_outage_ends_in_an_error_that_names_the_shard(prepared, tmp_path):
+def test_an_outage_raises_an_error_that_names_the_shard(prepared, tmp_path):
     files = {f"x/{name}": data for name, data in contents(prepared).items()}
     last = load_manifest(prepared).train[-1].name
     message = message_after_outage(tmp_path, _READ, files=files)

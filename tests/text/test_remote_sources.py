@@ -1,4 +1,4 @@
-"""Documents in a bucket are those of the same files on a disk, in the same order."""
+"""Documents in a bucket equal those of the same files on a disk, in the same order."""
 
 import re
 
@@ -52,25 +52,25 @@ def documents(spec, root, **keywords):
         "/**/**/c.*",
     ],
 )
-def test_the_same_documents_as_from_a_disk(folder, url, pattern):
+def test_documents_equal_those_on_a_disk(folder, url, pattern):
     expected = documents(f"{folder}{pattern}", folder)
     assert expected
     assert documents(f"{url}{pattern}", url) == expected
     assert open_source(f"{url}{pattern}").sizes == open_source(f"{folder}{pattern}").sizes
 
 
-def test_documents_from_a_place_on(folder, url):
+def test_reading_starts_at_any_document(folder, url):
     for place in ({"start_file": 1, "start_document": 5}, {"start_file": 4, "start_document": 20}):
         assert documents(url, url, **place) == documents(str(folder), folder, **place)
 
 
-def test_files_are_found_by_one_listing(url, gcs_server):
+def test_files_are_listed_with_one_request(url, gcs_server):
     before = len(gcs_server.log.read_text().splitlines())
     open_source(f"{url}/**/*.jsonl*")
     assert len(gcs_server.log.read_text().splitlines()) - before == 1
 
 
-# What gcsfs hands to aiohttp.
+# gcsfs sends one large body through aiohttp.
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_large_files_are_read_in_parts(gcs_server, upload, tmp_path):
     text = "".join(f"line {number}\n" for number in range(1_000_000))
@@ -96,7 +96,7 @@ def test_large_files_are_read_in_parts(gcs_server, upload, tmp_path):
         ("hdfs://a/b", "hdfs://a/b"),
     ],
 )
-def test_what_cannot_be_a_source_is_named(url, place, message):
+def test_an_unusable_source_is_named(url, place, message):
     place = place.format(url)
     with pytest.raises(DataError, match=re.escape(message.format(place))):
         open_source(place)
@@ -104,7 +104,7 @@ def test_what_cannot_be_a_source_is_named(url, place, message):
 
 @pytest.mark.parametrize("contents", [b"other text\n", None, b"longer than it was: other text\n"])
 @pytest.mark.parametrize("name", ["f.txt", "f.jsonl.zst"])
-def test_a_file_that_changes_while_it_is_read_is_refused(gcs_server, tmp_path, name, contents):
+def test_a_file_changed_during_reading_is_refused(gcs_server, tmp_path, name, contents):
     path = f"gs://{BUCKET}/{tmp_path.name}/{name}"
     write_whole(path, COMPRESS[".zst" if name.endswith(".zst") else ""](json_lines(*_texts(name))))
     iterator = iter(source := open_source(path).documents())
@@ -134,7 +134,7 @@ def test_identity_depends_on_the_listing_and_not_on_times(gcs_server, tmp_path, 
     assert cached_folder(tmp_path, url, **settings) != first
 
 
-def test_text_from_a_bucket_is_prepared_as_from_a_disk(folder, url, model_path, tmp_path):
+def test_text_in_a_bucket_is_prepared_as_on_a_disk(folder, url, model_path, tmp_path):
     settings = {"validation_fraction": 0.3, "shard_tokens": 500, "workers": 0, "progress": False}
     local = prepare(str(folder), tmp_path / "1", tokenizer_model=str(model_path), **settings)
     model = f"{url}/small.model"
@@ -158,7 +158,7 @@ list(documents)
 
 
 @pytest.mark.slow
-def test_an_outage_while_reading_ends_in_an_error_that_names_the_file(tmp_path):
+def test_an_outage_raises_an_error_that_names_the_file(tmp_path):
     large = {"large.txt": b"0123456789abcde\n" * (1 << 20)}
     message = message_after_outage(tmp_path, _READ, files=large)
     assert message.startswith("gs://bucket/large.txt: cannot be read: ")

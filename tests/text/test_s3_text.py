@@ -1,4 +1,4 @@
-"""Text in a bucket of S3's protocol: prepared there in two starts, and read from copies of its shards."""
+"""Text in an S3 bucket: prepared there in two starts, and read from copies of its shards."""
 
 import re
 
@@ -17,9 +17,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_text_prepared_there_after_a_stop_is_read_and_resumed_like_that_of_a_disk(
-    corpus, settings, s3_url, tmp_path, monkeypatch
-):
+def test_text_prepared_in_two_starts_equals_text_on_a_disk(corpus, settings, s3_url, tmp_path, monkeypatch):
     local = prepare(str(corpus), tmp_path / "local", **settings)
     commit, commits = shard_pipeline._ShardOutput.commit, 0
 
@@ -46,7 +44,7 @@ def test_text_prepared_there_after_a_stop_is_read_and_resumed_like_that_of_a_dis
         TokenShards(s3_url, "train", mirror_gib=0)
 
 
-def test_a_source_there_is_that_of_a_disk(corpus, settings, s3_url, tmp_path):
+def test_a_source_in_a_bucket_equals_one_on_a_disk(corpus, settings, s3_url, tmp_path):
     upload(corpus, locate(f"{s3_url}/text/corpus.jsonl"))
     prepare(f"{s3_url}/text/*.jsonl", tmp_path / "there", **settings)
     prepare(str(corpus), tmp_path / "here", **settings)
@@ -56,7 +54,7 @@ def test_a_source_there_is_that_of_a_disk(corpus, settings, s3_url, tmp_path):
         open_source("s3://no-such-bucket-1/*.jsonl")
 
 
-def test_a_shard_that_is_lost_is_named(corpus, settings, s3_url):
+def test_a_lost_shard_is_named(corpus, settings, s3_url):
     prepare(str(corpus), s3_url, **settings)
     remove(f"{s3_url}/train-00001.arrayrecord")
     assert not exists(f"{s3_url}/train-00001.arrayrecord") and read_bytes(f"{s3_url}/manifest.json")

@@ -15,7 +15,7 @@ def sources(tmp_path):
     return [open_source(str(tmp_path / f"{name}.txt"), "text") for name in texts]
 
 
-def test_it_is_trained_on_all_sources_and_cached(sources, tmp_path):
+def test_a_shared_tokenizer_is_trained_on_all_sources_and_cached(sources, tmp_path):
     path = shared_tokenizer(tmp_path / "cache", sources, [1.0, 1.0], 290)
     pieces = Tokenizer(path)
     assert all(len(pieces.encode(text)) <= 4 for text in ("abc abd", "123 124"))

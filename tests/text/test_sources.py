@@ -20,7 +20,7 @@ def texts_of(path, **keywords):
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_json_lines_in_every_compression(tmp_path, suffix):
+def test_json_lines_are_read_in_every_compression(tmp_path, suffix):
     texts = ["one", "two\nlines é 漢 😀", "\u2028 three"]
     path = tmp_path / f"corpus.jsonl{suffix}"
     path.write_bytes(COMPRESS[suffix](json_lines(*texts)))
@@ -32,14 +32,14 @@ def test_json_lines_in_every_compression(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("kind", [".txt", ".md", ".py"])
-def test_text_files_are_one_document_each_kept_exactly(tmp_path, kind, suffix):
+def test_each_text_file_is_one_exact_document(tmp_path, kind, suffix):
     path = tmp_path / f"file{kind}{suffix}"
     path.write_bytes(COMPRESS[suffix](b"a\r\n\tb  \n\n"))
     assert texts_of(path) == ["a\r\n\tb  \n\n"]
 
 
 @pytest.mark.parametrize("start", [0, 1, 149, 150, 151, 999, 1000])
-def test_parquet_from_any_row(tmp_path, start):
+def test_parquet_is_read_from_any_row(tmp_path, start):
     path = tmp_path / "rows.parquet"
     texts = [f"row {number}" for number in range(1000)]
     table = pyarrow.table({"body": texts, "id": list(range(1000))})
@@ -60,7 +60,7 @@ def make_mixed_folder(folder):
     (folder / "z.parquet").write_bytes(parquet(["p0", "p1"]))
 
 
-def test_folder_is_read_in_the_order_of_its_names(tmp_path):
+def test_a_folder_is_read_in_the_order_of_names(tmp_path):
     make_mixed_folder(tmp_path)
     stream = open_source(str(tmp_path)).documents()
     assert [document.text for document in stream] == ["one", "two", "three", "text", "mark", "p0", "p1"]
@@ -68,7 +68,7 @@ def test_folder_is_read_in_the_order_of_its_names(tmp_path):
     assert stream.bytes_read == open_source(str(tmp_path)).total_bytes
 
 
-def test_every_document_is_a_place_to_start_again(tmp_path):
+def test_reading_resumes_at_any_document(tmp_path):
     make_mixed_folder(tmp_path)
     source = open_source(str(tmp_path))
     stream = source.documents()
@@ -80,7 +80,7 @@ def test_every_document_is_a_place_to_start_again(tmp_path):
         assert list(source.documents(file, document)) == whole[number:]
 
 
-def test_large_text_file_is_read_in_parts(tmp_path, monkeypatch):
+def test_a_large_text_file_is_read_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(documents_module, "TEXT_PART_BYTES", 64)
     for text in ("line of text é\n" * 40, "é" * 500, "x" * 64, "y" * 63 + "\n", "\n" + "é漢😀" * 60):
         path = tmp_path / "large.txt"
@@ -93,13 +93,13 @@ def test_large_text_file_is_read_in_parts(tmp_path, monkeypatch):
             assert list(open_source(str(path)).documents(0, number)) == documents[number:]
 
 
-def test_byte_order_mark_is_not_text(tmp_path):
+def test_a_byte_order_mark_is_not_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
     (tmp_path / "b.jsonl").write_bytes(b"\xef\xbb\xbf" + json_lines("world"))
     assert texts_of(tmp_path) == ["hello", "world"]
 
 
-def test_standard_library():
+def test_the_standard_library_is_a_source():
     source = open_source("stdlib")
     assert 5e6 < source.total_bytes < 30e6
     assert not any("site-packages" in file.parts or "test" in file.parts for file in source.files)
@@ -108,7 +108,7 @@ def test_standard_library():
     assert first.text == first.file.read_bytes().decode()
 
 
-def test_hash_knows_the_place_and_the_state_of_each_file(tmp_path):
+def test_the_hash_depends_on_the_path_and_state_of_each_file(tmp_path):
     first, second = tmp_path / "first" / "data", tmp_path / "second" / "data"
     make_mixed_folder(first)
     shutil.copytree(first, second)
@@ -165,7 +165,7 @@ def test_a_bad_line_is_named(tmp_path, monkeypatch, line, message):
     refused(tmp_path / "latin.txt", r"latin\.txt: byte 7: is not UTF-8 \(found 0xe9")
 
 
-def test_parquet_faults(tmp_path):
+def test_faults_of_parquet_are_named(tmp_path):
     path = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"body": ["x"], "n": [1]}), path)
     refused(path, re.escape(f"{path}: has no column 'text'; its columns are ['body', 'n']"))
@@ -182,7 +182,7 @@ def test_parquet_faults(tmp_path):
     refused(path, r"row 1: field 'text': byte 3: is not UTF-8")
 
 
-def test_unreadable_file_is_named(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("x")
 
@@ -196,7 +196,7 @@ def test_unreadable_file_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_many_lines_are_streamed_not_held(tmp_path):
+def test_many_lines_are_streamed_in_little_memory(tmp_path):
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(gzip.compress(json_lines(*(["x" * 1000] * 5_000))))
     tracemalloc.start()
@@ -212,7 +212,7 @@ def test_many_lines_are_streamed_not_held(tmp_path):
 @pytest.mark.parametrize(
     "number", ["9" * 5000, "-" + "9" * 5000, "9" * 5000 + ".5", "1e999999", "NaN", "-Infinity"]
 )
-def test_numbers_that_are_not_the_text_may_be_anything(tmp_path, number):
+def test_other_fields_may_contain_any_number(tmp_path, number):
     path = tmp_path / "numbers.jsonl"
     path.write_text(f'{{"text": "one", "n": {number}, "deep": [[{number}]]}}\n{{"text": "two"}}\n')
     assert texts_of(path) == ["one", "two"]
@@ -259,7 +259,7 @@ def test_messages_are_one_short_line(tmp_path, suffix, line, text_field, name):
     assert f"data{suffix}" in message or f"a\\nb\\r\\x1b[31m\\u2028{suffix}" in message
 
 
-def test_damaged_parquet_leads_to_no_other_exception(tmp_path):
+def test_damaged_parquet_raises_only_data_errors(tmp_path):
     """A cut anywhere is an error. Parquet cannot detect a flipped byte in the metadata."""
     path = tmp_path / "rows.parquet"
     table = pyarrow.table({"text": ["one", "two", "three"] * 5})

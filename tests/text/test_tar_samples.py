@@ -15,7 +15,7 @@ from tests.text.prepared_folders import COMPRESS
 
 
 def tar(*members, form=tarfile.PAX_FORMAT):
-    """Return a tar of (name, contents) and of `TarInfo`s."""
+    """Return a tar of members, each (name, contents) or a `TarInfo`."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=form) as archive:
         for member in members:
@@ -71,7 +71,7 @@ def _changed(data, position, replacement):
 
 
 def _with_size(size):
-    """Return a header alone, which says that so many bytes follow."""
+    """Return a header that declares this size, without contents."""
     entry = tarfile.TarInfo("big.txt")
     entry.size = size
     return entry.tobuf(tarfile.GNU_FORMAT)
@@ -104,7 +104,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_tar_is_refused_in_one_line(tmp_path, case):
+def test_a_hostile_tar_is_refused_with_one_line(tmp_path, case):
     data, message = HOSTILE[case]
     path = tmp_path / "hostile.tar"
     path.write_bytes(data)
@@ -115,7 +115,7 @@ def test_a_hostile_tar_is_refused_in_one_line(tmp_path, case):
     assert str(caught.value).isprintable()
 
 
-def test_an_extended_header_has_a_limit(tmp_path):
+def test_an_extended_header_has_a_size_limit(tmp_path):
     entry = special("0.txt", tarfile.GNUTYPE_LONGNAME, size=1 << 40)
     (tmp_path / "0.tar").write_bytes(entry.tobuf(tarfile.GNU_FORMAT))
     with pytest.raises(DataError, match="a header has 1099511627776 bytes; allowed: at most 1048576"):

@@ -8,7 +8,7 @@ from birdie_jax.text.token_record import choose_dtype, decode_record, encode_rec
 
 @given(tokens=st.lists(st.integers(0, 65_535), max_size=50), ends=st.booleans())
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-def test_record_round_trip(dtype, tokens, ends):
+def test_a_record_round_trips(dtype, tokens, ends):
     record = decode_record(encode_record(np.array(tokens, np.int32), ends, dtype), dtype)
     assert record.tokens.tolist() == tokens
     assert record.tokens.dtype == np.int32
@@ -22,7 +22,7 @@ def test_bytes_are_as_documented():
     assert (choose_dtype(65_536), choose_dtype(65_664)) == ("uint16", "uint32")
 
 
-def test_wrong_length_or_type_is_refused():
+def test_a_wrong_length_or_type_is_refused():
     with pytest.raises(ValueError, match="7 bytes, fewer than a header's 8"):
         decode_record(b"1234567", "uint16")
     payload = encode_record(np.array([1, 2, 3], np.int32), True, "uint16")
@@ -33,7 +33,7 @@ def test_wrong_length_or_type_is_refused():
 
 
 @given(length=st.integers(1, 500), record_tokens=st.integers(1, 100))
-def test_cut_gives_near_equal_parts(length, record_tokens):
+def test_split_gives_near_equal_parts(length, record_tokens):
     tokens = np.arange(length, dtype=np.int32)
     parts = split_evenly(tokens, record_tokens)
     sizes = [len(part) for part in parts]

@@ -34,7 +34,7 @@ def test_sums_agree_with_the_records(prepared):
         assert len(shards.manifest.shards(split)) > 1
 
 
-def test_random_access_agrees_with_order(prepared):
+def test_random_access_agrees_with_iteration(prepared):
     shards = TokenShards(prepared, "train")
     records = read_all(shards)
     for index in np.random.default_rng(0).permutation(len(shards)):
@@ -45,12 +45,12 @@ def test_random_access_agrees_with_order(prepared):
     for index in (len(shards), -len(shards) - 1):
         with pytest.raises(IndexError, match=f"record {index} of {len(shards)}"):
             shards[index]
-    shards[0].tokens[0] = 1  # a copy of one's own
+    shards[0].tokens[0] = 1  # changes only a copy
     assert shards[0].tokens.tolist() == records[0][0]
 
 
-def test_pickle_and_threads(prepared, monkeypatch):
-    monkeypatch.setattr(shard_readers, "MAX_OPEN_FILES", 1)  # so that readers are dropped while in use
+def test_a_pickled_copy_is_read_by_threads(prepared, monkeypatch):
+    monkeypatch.setattr(shard_readers, "MAX_OPEN_FILES", 1)  # drops readers while they are in use
     shards = TokenShards(prepared, "train")
     records = read_all(shards)
     copied = pickle.loads(pickle.dumps(shards))
@@ -65,13 +65,13 @@ def _send_record(shards, connection):
     connection.close()
 
 
-# JAX, which tests of other rooms load into this process, warns of any fork; the child touches none of it.
+# Other tests load JAX into this process, which warns about any fork; the child does not use JAX.
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_read_for_themselves(prepared, method):
+def test_other_processes_open_their_own_readers(prepared, method):
     shards = TokenShards(prepared, "train")
-    expected = shards[7].tokens.tolist()  # opens the reader before the other process begins
+    expected = shards[7].tokens.tolist()  # opens the reader before the other process starts
     context = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_record, args=(shards, sender))
@@ -91,7 +91,7 @@ def test_few_files_are_open_at_once(prepared, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
-def test_tokenizer_of_the_shards(prepared, tokenizer):
+def test_the_tokenizer_of_the_shards_is_loaded(prepared, tokenizer):
     assert load_tokenizer(prepared).sha256 == tokenizer.sha256
     assert len(TokenShards(prepared, "train", tokenizer_sha256=tokenizer.sha256)) > 0
 
@@ -110,7 +110,7 @@ def test_another_tokenizer_is_refused_with_both_hashes(copy, tokenizer):
         load_tokenizer(copy)
 
 
-def test_a_shard_that_differs_from_the_manifest(copy):
+def test_a_shard_that_differs_from_the_manifest_is_refused(copy):
     def first_record_refused(message):
         with pytest.raises(DataError, match=message):
             TokenShards(copy, "train")[0]
@@ -127,14 +127,14 @@ def test_a_shard_that_differs_from_the_manifest(copy):
     refused(copy, re.escape(f"{path}: the shard cannot be read: No such file"))
 
 
-def test_shard_with_other_records_than_the_manifest_says(copy):
+def test_a_shard_with_another_number_of_records_is_refused(copy):
     shard, *others = read_manifest(copy)["train"]
     edited(copy, train=[shard | {"records": shard["records"] + 1}, *others])
     with pytest.raises(DataError, match=r"train-00000\.arrayrecord: has \d+ readable records; the"):
         TokenShards(copy, "train")[0]
 
 
-def test_corrupt_record_is_named_and_its_neighbours_are_read(copy):
+def test_a_corrupt_record_is_named_and_its_neighbours_are_read(copy):
     shards = TokenShards(copy, "train")
     records = read_all(shards)
     path = copy / "train-00001.arrayrecord"
@@ -150,7 +150,7 @@ def test_corrupt_record_is_named_and_its_neighbours_are_read(copy):
     assert damaged[first + 6].tokens.tolist() == records[first + 6][0]
 
 
-def test_missing_folder_and_split(tmp_path, prepared):
+def test_a_missing_folder_or_split_is_named(tmp_path, prepared):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path, tmp_path / "file"):
         refused(folder, r"manifest\.json: not found; make it with python -m birdie_jax\.prepare_data")
@@ -173,7 +173,7 @@ def edited(folder, **changes):
         ({"more": 1}, r"manifest\.more: unknown field; allowed: format_version, complete"),
     ],
 )
-def test_unusable_manifest_names_the_field(copy, changes, message):
+def test_an_unusable_manifest_names_the_field(copy, changes, message):
     edited(copy, **changes)
     refused(copy, message)
 
@@ -184,7 +184,7 @@ def test_an_unreadable_manifest_is_named(copy, text):
     refused(copy, r"manifest\.json: (is not readable JSON|format_version is None)")
 
 
-def test_manifest_round_trip(prepared, tmp_path):
+def test_a_manifest_round_trips(prepared, tmp_path):
     manifest = load_manifest(prepared)
     manifest.save(tmp_path)
     assert load_manifest(tmp_path) == manifest

@@ -26,7 +26,7 @@ def unigram():
 
 @pytest.fixture(scope="module")
 def english_like_model():
-    """A model that is not ours: SentencePiece's defaults, which normalise text and have no bytes."""
+    """A model with SentencePiece's defaults: it normalises text and has no byte pieces."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["hello world how are you today"] * 20),
@@ -42,7 +42,7 @@ _AWKWARD = st.text(alphabet=" \n\t\r\u2581\u00a0\u0000a<s>[COPY]é漢😀\u2028"
 
 
 @given(text=st.text() | _AWKWARD)
-def test_any_text_comes_back_exactly(tokenizer, unigram, text):
+def test_any_text_round_trips_exactly(tokenizer, unigram, text):
     for one in (tokenizer, unigram):
         tokens = one.encode(text)
         assert one.decode(tokens) == text
@@ -63,7 +63,7 @@ def test_pieces_are_shifted_by_the_special_block(tokenizer):
     text = "if return the bright river\n        self"
     tokens = tokenizer.encode(text)
     assert tokens.tolist() == [piece + 256 for piece in processor.encode(text)]
-    tokens[0] = 300  # an array of one's own
+    tokens[0] = 300  # changes only a copy
     assert tokenizer.num_pieces == 400
     assert tokenizer.vocab_size == padded_vocab_size(400) == 768
 
@@ -73,7 +73,7 @@ def test_indentation_and_line_ends_are_single_tokens(tokenizer, text):
     assert len(tokenizer.encode(text)) == 1
 
 
-def test_batch_equals_one_by_one_on_any_number_of_threads(tokenizer):
+def test_a_batch_equals_single_texts_on_any_number_of_threads(tokenizer):
     batch = ["", "one", "two \u2581 marks \u2581\u2581", " \n"]
     for threads in (1, 2):
         encoded = tokenizer.encode_batch(batch, num_threads=threads)
@@ -83,13 +83,13 @@ def test_batch_equals_one_by_one_on_any_number_of_threads(tokenizer):
     assert tokenizer.encode_batch([]) == []
 
 
-def test_special_ids_are_written_by_name(tokenizer):
+def test_special_ids_decode_to_their_names(tokenizer):
     ids = [COPYING, *tokenizer.encode(" the river").tolist(), START, PADDING]
     assert tokenizer.decode(ids) == "[COPY] the river[BEGIN][PAD]"
     assert tokenizer.decode(np.array([], np.int32)) == ""
 
 
-def test_saved_pickled_and_shared_alike(tokenizer, model_path):
+def test_saved_pickled_and_shared_tokenizers_are_equal(tokenizer, model_path):
     loaded = Tokenizer(model_path)
     copied = pickle.loads(pickle.dumps(loaded))
     assert loaded.sha256 == copied.sha256 == tokenizer.sha256
@@ -100,15 +100,15 @@ def test_saved_pickled_and_shared_alike(tokenizer, model_path):
         assert all(tokens.tolist() == expected for tokens in threads.map(copied.encode, [text] * 40))
 
 
-def test_any_model_serves(english_like_model):
+def test_any_sentencepiece_model_can_be_used(english_like_model):
     tokenizer = Tokenizer.from_bytes(english_like_model, "theirs")
     tokens = tokenizer.encode("hello  world \u2581 <s>")
     assert tokens.min() >= NUM_SPECIAL_TOKENS
-    # Their normalisation, not ours: they join runs of spaces.
+    # SentencePiece's default normalisation joins runs of spaces.
     assert tokenizer.decode(tokenizer.encode("hello  world")) == "hello world"
 
 
-def test_what_cannot_be_used_is_named(tmp_path, tokenizer):
+def test_unusable_models_are_named(tmp_path, tokenizer):
     path = tmp_path / "bad.model"
     with pytest.raises(DataError, match=r"bad\.model: the tokenizer model cannot be read: No such file"):
         Tokenizer(path)
@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_named(tmp_path, tokenizer):
         tokenizer.encode_batch(["fine", "not \ud800"])
 
 
-def test_a_model_with_a_piece_that_is_no_text_is_refused(tokenizer):
+def test_a_model_with_a_piece_that_is_not_utf8_is_refused(tokenizer):
     """A case from benchmarks/fuzz.py."""
     piece = tokenizer.model_bytes.index("\u2581".encode(), 2000)
     damaged = bytearray(tokenizer.model_bytes)

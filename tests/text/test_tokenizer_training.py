@@ -22,7 +22,7 @@ def test_same_arguments_give_the_same_bytes(make_texts, kind):
     budget=st.integers(1, 20_000),
     seed=st.integers(0, 5),
 )
-def test_sample_is_bounded_and_made_of_the_documents(documents, budget, seed):
+def test_a_sample_is_bounded_and_comes_from_the_documents(documents, budget, seed):
     sample = sample_passages(iter(documents), budget, seed)
     size = sum(len(passage.encode()) for passage in sample)
     assert size <= budget or len(sample) == 1
@@ -33,13 +33,13 @@ def test_sample_is_bounded_and_made_of_the_documents(documents, budget, seed):
     assert sample == sample_passages(iter(documents), budget, seed)
 
 
-def test_sample_is_spread_over_the_whole_corpus():
+def test_a_sample_is_spread_over_the_whole_corpus():
     documents = [f"{number:05d}" * 400 for number in range(2000)]
     sample = sample_passages(documents, 200 * 2000, 0)
     numbers = [int(passage[:5]) for passage in sample]
     assert numbers == sorted(numbers)
     assert len(numbers) == 200
-    # Each quarter of the corpus has 50 +- 4 standard deviations of the passages.
+    # Each quarter of the corpus contributes 50 passages, within 4 standard deviations.
     for quarter in range(4):
         share = sum(quarter * 500 <= number < (quarter + 1) * 500 for number in numbers)
         assert 26 <= share <= 74

@@ -1,4 +1,4 @@
-"""Units of a plan give the same folder with any runner, in any order, killed or run twice."""
+"""Units of a plan make the same folder with any runner, in any order, even if killed or run twice."""
 
 import os
 import random
@@ -39,7 +39,7 @@ def settings(settings):
 
 @pytest.fixture(params=["given", "trained"])
 def either(request, settings):
-    """Settings with a tokenizer, or with one to train."""
+    """Settings with a given tokenizer, or with one to train."""
     if request.param == "given":
         return settings
     return settings | {"tokenizer_model": "", "vocab_size": 330, "sample_bytes": 20_000}
@@ -47,7 +47,7 @@ def either(request, settings):
 
 @pytest.fixture
 def expected(source, either, tmp_path):
-    """The folder that the local runner makes, with two units at a time, each in a process."""
+    """The folder that the local runner makes."""
     return contents(prepare(str(source), tmp_path / "local", **either))
 
 
@@ -63,7 +63,7 @@ def run_all(directory, numbers=range(UNITS)):
         complete = advance(directory)
 
 
-def test_the_local_runner_makes_a_folder_that_can_be_trained_on(source, expected, settings, tmp_path):
+def test_the_local_runner_makes_a_folder_for_training(source, expected, settings, tmp_path):
     assert {name for name in expected if "arrayrecord" not in name} == {
         *("manifest.json", "source_files.jsonl", "tokenizer.model"),
     }
@@ -73,7 +73,7 @@ def test_the_local_runner_makes_a_folder_that_can_be_trained_on(source, expected
         sum(TokenShards(tmp_path / "local", split).num_documents for split in ("train", "validation"))
         == 630
     )
-    # The same command is content with what is there.
+    # The same command accepts the complete folder.
     prepare(str(source), tmp_path / "local", **(settings | _changes(manifest)))
     assert contents(tmp_path / "local") == expected
 
@@ -84,7 +84,7 @@ def _changes(manifest):
     return {} if found.tokenizer_model else trained
 
 
-def test_units_give_the_documents_of_a_preparation_without(source, settings, tmp_path):
+def test_units_give_the_same_documents_as_one_preparation(source, settings, tmp_path):
     planned = prepare(str(source), tmp_path / "planned", **settings)
     whole = prepare(str(source), tmp_path / "whole", **(settings | {"units": 0}))
     for split in ("train", "validation"):
@@ -95,23 +95,25 @@ def test_units_give_the_documents_of_a_preparation_without(source, settings, tmp
 
 
 @pytest.mark.sampled
-def test_any_order_and_any_repetition(source, expected, either, tmp_path):
+def test_units_may_run_in_any_order_and_repeatedly(source, expected, either, tmp_path):
     directory = plan(source, tmp_path / "out", either)
     numbers = [*range(UNITS), *range(UNITS)]
     random.Random(0).shuffle(numbers)
     run_all(directory, numbers)
     assert contents(directory) == expected
-    # One that comes late changes nothing.
+    # A late run of a unit changes nothing.
     run_unit(directory, 0)
     assert contents(directory) == expected
 
 
 class _Killed(BaseException):
-    """Simulates the end of the process."""
+    """Simulates a kill of the process."""
 
 
 @pytest.mark.sampled
-def test_killed_at_each_file_a_unit_costs_only_itself(source, expected, either, tmp_path, monkeypatch):
+def test_a_unit_killed_at_each_file_repeats_only_its_own_work(
+    source, expected, either, tmp_path, monkeypatch
+):
     directory = plan(source, tmp_path / "out", either)
     deaths = 0
 
@@ -149,8 +151,8 @@ def test_killed_at_each_file_a_unit_costs_only_itself(source, expected, either, 
 
 
 @pytest.mark.sampled
-def test_doubled_at_once_a_unit_is_whole(source, expected, either, tmp_path, monkeypatch):
-    """Another process runs the same unit while this one is between its files."""
+def test_a_unit_that_runs_twice_at_once_is_complete(source, expected, either, tmp_path, monkeypatch):
+    """Another process runs the same unit while this one is between two files."""
     directory = plan(source, tmp_path / "out", either)
     inner = 0
 
@@ -169,12 +171,12 @@ def test_doubled_at_once_a_unit_is_whole(source, expected, either, tmp_path, mon
 
 
 @pytest.mark.sampled
-def test_a_bucket_holds_the_same(source, expected, either, tmp_path, bucket_url):
+def test_a_bucket_gets_the_same_files(source, expected, either, tmp_path, bucket_url):
     run_all(plan(source, bucket_url, either))
     assert contents(bucket_url) == expected
 
 
-def test_what_is_missing_is_named(source, settings, tmp_path):
+def test_missing_units_and_shards_are_named(source, settings, tmp_path):
     directory = plan(source, tmp_path / "out", settings)
     run_unit(directory, 1)
     with pytest.raises(
@@ -211,7 +213,7 @@ def test_an_unusable_plan_is_refused(source, settings, tmp_path, changes, messag
         prepare(str(source), tmp_path / "out", **(settings | changes))
 
 
-def test_another_tokenizer_or_source_than_was_planned_is_refused(source, settings, tmp_path):
+def test_another_tokenizer_or_source_than_planned_is_refused(source, settings, tmp_path):
     directory = plan(source, tmp_path / "out", settings)
     model = directory / "tokenizer.model"
     contents_before = model.read_bytes()
@@ -224,7 +226,7 @@ def test_another_tokenizer_or_source_than_was_planned_is_refused(source, setting
         run_unit(directory, 0)
 
 
-def test_units_are_of_near_sizes(source, settings, tmp_path):
+def test_units_have_similar_sizes(source, settings, tmp_path):
     plan_found = load_plan(plan(source, tmp_path / "out", settings))
     sizes = [sum(plan_found.open_unit(number).sizes) for number in range(UNITS)]
     total = sum(sizes)
@@ -234,7 +236,7 @@ def test_units_are_of_near_sizes(source, settings, tmp_path):
     assert min(sizes) > 0
 
 
-def test_a_plan_keeps_the_commit_of_the_hub(source, settings, tmp_path, monkeypatch):
+def test_a_plan_records_the_commit_of_the_hub(source, settings, tmp_path, monkeypatch):
     files = {file.name: file.read_bytes() for file in source.iterdir()}
     with run_hub_server() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
@@ -248,7 +250,7 @@ def test_a_plan_keeps_the_commit_of_the_hub(source, settings, tmp_path, monkeypa
     assert manifest.sha256 == load_manifest(prepare(str(source), tmp_path / "disk", **settings)).sha256
 
 
-def test_a_sample_by_hash_depends_on_no_order_and_is_that_of_its_parts(make_texts):
+def test_a_sample_by_hash_does_not_depend_on_order_or_division(make_texts):
     texts = [text * 20 for text in make_texts(300)]
     sample = sample_by_hash(texts, 50_000, 1)
     assert 40_000 < sum(len(passage.encode()) for passage in sample) <= 50_000
@@ -261,18 +263,18 @@ def test_a_sample_by_hash_depends_on_no_order_and_is_that_of_its_parts(make_text
     ]
     assert sample_by_hash(parts, 50_000, 1) == sample
     assert sample_by_hash(texts, 50_000, 2) != sample
-    # Passages of all parts of the texts, as a fair draw has them.
+    # A fair draw has passages of all parts of the texts.
     numbers = sorted(int(passage.split()[1]) for passage in sample if passage.startswith("# "))
     assert numbers[0] < 60
     assert numbers[-1] > 240
 
 
 @pytest.mark.slow
-def test_workers_make_the_same(source, expected, either, tmp_path):
+def test_workers_make_the_same_folder(source, expected, either, tmp_path):
     assert contents(prepare(str(source), tmp_path / "workers", **(either | {"workers": 2}))) == expected
 
 
-# The commands of docs/prepare_text.md; Slurm runs the first one for each number of an array.
+# The commands of docs/prepare_text.md; Slurm runs the first one for each number of a job array.
 _ARRAY = """
 set -e
 for SLURM_ARRAY_TASK_ID in 3 1 0 2 1; do
@@ -283,7 +285,7 @@ done
 
 
 @pytest.mark.slow
-def test_the_commands_of_an_array_make_the_same(source, expected, either, tmp_path):
+def test_the_commands_of_a_job_array_make_the_same_folder(source, expected, either, tmp_path):
     output = tmp_path / "out"
     flags = command(source, output, either)
     subprocess.run([*flags, "--runner=none"], check=True, capture_output=True, timeout=120)
@@ -294,7 +296,7 @@ def test_the_commands_of_an_array_make_the_same(source, expected, either, tmp_pa
 
 
 @pytest.mark.slow
-def test_beam_makes_the_same(source, expected, either, tmp_path):
+def test_beam_makes_the_same_folder(source, expected, either, tmp_path):
     packages = os.environ.get("BIRDIE_BEAM", "")
     if not packages:
         pytest.skip("BIRDIE_BEAM is not set; tests/run.sh --all sets it")
