@@ -75,7 +75,7 @@ def _make_batches(
     ]
 
 
-_MAX_STUMBLES = 64
+_MAX_CLOSE_ATTEMPTS = 64
 
 StreamStates = Int64[np.ndarray, "rows state"]
 
@@ -243,7 +243,7 @@ def close_prefetched(batches: grain.DatasetIterator) -> None:
     If a worker fails, a thread of grain stops it too. `close` then raises AttributeError at a process that
     is already gone, before it has stopped the others. Each further call gets past one such process.
     """
-    for _ in range(_MAX_STUMBLES):
+    for _ in range(_MAX_CLOSE_ATTEMPTS):
         try:
             batches.close()
         except AttributeError:

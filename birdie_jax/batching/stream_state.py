@@ -94,8 +94,8 @@ def carry_over(
     moved[0] = state[0]
     for number, name in enumerate(before.names):
         if name in after.names:
-            its_new = after.names.index(name)
-            moved[1 + 2 * its_new : 3 + 2 * its_new] = state[1 + 2 * number : 3 + 2 * number]
+            new_number = after.names.index(name)
+            moved[1 + 2 * new_number : 3 + 2 * new_number] = state[1 + 2 * number : 3 + 2 * number]
     return moved
 
 

@@ -154,7 +154,7 @@ class DocumentStream:
         """
         source = self._source
         if source.rules.deduplicate:
-            self._see_documents_before()
+            self._note_earlier_documents()
         before = self.bytes_read
         while self.file < len(source.files):
             path, state = source.files[self.file], source.states[self.file]
@@ -167,14 +167,14 @@ class DocumentStream:
                 for document, bytes_read, is_kept in read(file, path, source.rules, self.next_document):
                     self.next_document = document.number + 1
                     self.bytes_read = before + bytes_read
-                    if self._is_given(document.text, is_kept):
+                    if self._should_yield(document.text, is_kept):
                         yield document
             before += state.size
             self.bytes_read = before
             self.file += 1
             self.next_document = 0
 
-    def _is_given(self, text: str, is_kept: bool) -> bool:
+    def _should_yield(self, text: str, is_kept: bool) -> bool:
         """Return whether to yield a document; if not, count it."""
         empty, filtered, duplicates = self.left_out
         if not is_kept:
@@ -193,7 +193,7 @@ class DocumentStream:
         self._seen.add(digest)
         return is_new
 
-    def _see_documents_before(self) -> None:
+    def _note_earlier_documents(self) -> None:
         """Read the documents before the start, so later repeats of them are detected."""
         earlier = DocumentStream(self._source, 0, 0, None)
         documents = iter(earlier) if (self.file, self.next_document) > (0, 0) else iter(())

@@ -45,7 +45,7 @@ def counted(long_text):
 
 
 @pytest.mark.slow
-def test_counts_are_a_function_of_text_and_settings(long_text, counted):
+def test_counts_depend_only_on_text_and_settings(long_text, counted):
     again = count_lengths(long_text, MIXTURE.arms, SETTINGS, MIXTURE.weights, 1000)
     for one, other in zip(counted, again, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -54,7 +54,7 @@ def test_counts_are_a_function_of_text_and_settings(long_text, counted):
     assert counted.examples.min() >= 4
 
 
-def test_lengths_are_those_that_the_objectives_say(counted):
+def test_lengths_agree_with_the_objectives(counted):
     text, copy, noise, never = range(4)
     # Copying repeats its context and adds the end token: 8 to 48 tokens, or cut to at least 8.
     assert 9 <= counted.mean_target_tokens[copy] <= 49
@@ -77,19 +77,19 @@ def test_arms_have_the_requested_shares_of_target_tokens(long_text, counted):
     assert tokens[3] == 0
     # A share is a ratio of sums over independent draws. The delta method gives its variance, once for the
     # draws here and once for the draws that estimated the lengths.
-    asked = MIXTURE.weights
+    requested = MIXTURE.weights
     total, count = tokens.sum(), sum(map(len, drawn))
     for arm in range(3):
-        terms = np.concatenate([(float(a == arm) - asked[arm]) * each for a, each in enumerate(drawn)])
+        terms = np.concatenate([(float(a == arm) - requested[arm]) * each for a, each in enumerate(drawn)])
         deviation = np.sqrt(len(terms) * terms.var()) / total * np.sqrt(1 + count / COUNTED)
         assert deviation < 0.04
-        assert abs(tokens[arm] / total - asked[arm]) < 4 * deviation, (arm, tokens / total)
+        assert abs(tokens[arm] / total - requested[arm]) < 4 * deviation, (arm, tokens / total)
     # The same numbers as shares of examples give far different shares of tokens.
     as_examples = np.array([each.sum() for each in draw(long_text, MIXTURE.weights, 100)])
     assert as_examples[0] / as_examples.sum() > 0.6
 
 
-def test_text_that_an_arm_cannot_use_is_named(long_text):
+def test_an_arm_that_cannot_use_the_text_is_named(long_text):
     arms = mixture_from_arms({"long": {"objective": "copying", "min_length": 5000}}).arms
     with pytest.raises(DataError, match="no train record makes an example of arm 'long'"):
         count_lengths(long_text, arms, SETTINGS._replace(length=16_384), np.ones(1), 10)

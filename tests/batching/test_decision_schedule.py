@@ -7,7 +7,7 @@ from birdie_jax.batching import DecisionSchedule
 SCHEDULE = DecisionSchedule(every_steps=512, num_steps=1300)
 
 
-def test_step_512_of_the_docstring():
+def test_the_docstrings_example_of_step_512():
     assert SCHEDULE.is_due(0) and SCHEDULE.is_due(512) and SCHEDULE.is_due(1024)
     assert not SCHEDULE.is_due(511) and not SCHEDULE.is_due(513)
     assert [SCHEDULE.governing(step) for step in (0, 511, 512, 1023, 1024)] == [0, 0, 1, 1, 2]
@@ -19,7 +19,7 @@ def test_step_512_of_the_docstring():
 
 @pytest.mark.parametrize("every_steps", [1, 2, 3, 7])
 @pytest.mark.parametrize("num_steps", [1, 2, 6, 7, 8, 14])
-def test_decisions_are_counted_alike_by_every_rule(every_steps, num_steps):
+def test_all_rules_count_decisions_equally(every_steps, num_steps):
     schedule = DecisionSchedule(every_steps, num_steps)
     due = [step for step in range(num_steps + 1) if schedule.is_due(step)]
     assert len(due) == schedule.num_decisions
@@ -34,6 +34,6 @@ def test_decisions_are_counted_alike_by_every_rule(every_steps, num_steps):
     assert schedule.num_mixtures - schedule.num_decisions == (num_steps % every_steps == 0)
 
 
-def test_no_steps_between_two_decisions_are_refused():
+def test_zero_steps_between_decisions_are_refused():
     with pytest.raises(ValueError, match="every_steps: found 0; allowed: at least 1"):
         DecisionSchedule(0, 10)

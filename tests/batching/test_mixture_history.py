@@ -25,7 +25,7 @@ def history(request, monkeypatch):
     history.close()
 
 
-def test_mixtures_come_back_by_decision(history):
+def test_mixtures_are_read_by_decision(history):
     history.publish(_FIRST)
     history.publish(_SECOND.astype(np.float32))
     np.testing.assert_array_equal(history.wait_for(1), _SECOND)
@@ -51,7 +51,7 @@ def test_a_mixture_of_another_shape_is_refused(history):
         history.publish(np.array([0.5, 0.5]))
 
 
-def test_a_full_board_takes_no_more(history):
+def test_a_full_history_refuses_a_mixture(history):
     history.publish(_FIRST)
     history.publish(_SECOND)
     with pytest.raises(ValueError, match=r"as number 2; it holds 2 of 3 arms"):
@@ -73,7 +73,7 @@ def test_closing_ends_waiting(history):
 
 
 @pytest.mark.slow
-def test_a_board_leaves_no_file(monkeypatch):
+def test_a_history_leaves_no_file(monkeypatch):
     in_memory = MixtureHistory(num_arms=3, num_decisions=2)
     monkeypatch.delattr(os, "memfd_create", raising=False)
     named = MixtureHistory(num_arms=3, num_decisions=2)
@@ -93,7 +93,7 @@ def _read(history: MixtureHistory, results) -> None:
 
 
 @pytest.mark.slow
-def test_a_spawned_process_reads_the_same_board(history):
+def test_a_spawned_process_reads_the_same_history(history):
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     process = context.Process(target=_read, args=(history, results), daemon=True)

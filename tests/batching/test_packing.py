@@ -60,7 +60,7 @@ class TestWorkedExample:
         np.testing.assert_array_equal(layout.forward_reset[0], [1, 0, 0, 0, 0, 0])
 
 
-def test_two_samples_in_a_row_of_twelve():
+def test_two_samples_are_packed_in_a_row_of_twelve():
     batch = pack_rows([[example([4, 5], [6, 7], arm=3), example([], [8, 9], arm=0)]], 12, spacing=2)
     expected = {
         "tokens": [4, 5, 1, 6, 0, 0, 1, 8, 0, 0, 0, 0],
@@ -113,7 +113,7 @@ def test_labels_in_place_need_no_start_token():
         ),
     ],
 )
-def test_labels_that_cannot_be_laid_out(wrong, message):
+def test_unusable_labels_are_refused(wrong, message):
     with pytest.raises(ValueError, match=f"^{re.escape('row 0, example 1: ' + message)}$"):
         pack_rows([[wrong]], 8, spacing=0)
 
@@ -147,7 +147,7 @@ def test_every_example_can_be_read_back(packing):
 
 
 @given(packings)
-def test_samples_keep_their_distance(packing):
+def test_samples_are_separated_by_the_spacing(packing):
     rows, spacing = packing
     batch = pack(rows, spacing)
     for row, row_examples in enumerate(rows):
@@ -181,7 +181,7 @@ def test_unpackable_examples_are_refused(rows, length, spacing, message):
         pack_rows([[example(*parts) for parts in row] for row in rows], length, spacing)
 
 
-def test_a_row_may_be_filled_to_its_last_position():
+def test_a_row_can_be_filled_to_its_last_position():
     assert (
         pack_rows([[example([4], [5]), example([6], [7])]], 7, 3).segment_ids[0, [0, -1]] == [1, 2]
     ).all()

@@ -30,7 +30,7 @@ def test_batches_depend_on_the_seed(run, batches):
     assert len(np.unique(rows, axis=0)) == len(rows)
 
 
-def test_a_process_makes_the_rows_it_owns(run, batches):
+def test_a_process_makes_only_its_own_rows(run, batches):
     history = run.history()
     streams = run.streams(history)
     streams.rows, streams.stream_states = [1, 3], streams.stream_states[[1, 3]]
@@ -40,7 +40,7 @@ def test_a_process_makes_the_rows_it_owns(run, batches):
     history.close()
 
 
-def test_a_batch_holds_arms_of_its_mixture_alone(run, batches):
+def test_a_batch_contains_only_arms_of_its_mixture(run, batches):
     for step, made in enumerate(batches):
         arms = made.batch.arm_ids[made.batch.segment_ids > 0]
         assert set(arms.tolist()) <= run.allowed_arms(step)
@@ -50,7 +50,7 @@ def test_a_batch_holds_arms_of_its_mixture_alone(run, batches):
 
 
 @pytest.mark.parametrize("step", range(1, 10))
-def test_a_restored_run_continues_bit_for_bit(run, batches, assert_same_batches, step):
+def test_a_restored_pipeline_continues_bit_for_bit(run, batches, assert_same_batches, step):
     history = run.history()
     streams = run.streams(history, first_step=step, stream_states=batches[step - 1].stream_states)
     rest = list(itertools.islice(iter(streams), STEPS - step))
@@ -83,7 +83,7 @@ def test_batches_wait_for_the_mixture_of_their_decision(run, batches, assert_sam
     iterator.close()
 
 
-def test_a_closed_board_ends_makers_that_wait(run):
+def test_closing_the_history_ends_waiting_makers(run):
     history = run.history(published=1)
     iterator = iter(prefetch_batches(run.streams(history), workers=0, prefetch=2))
     for _ in range(run.every_steps):

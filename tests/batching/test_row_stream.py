@@ -60,7 +60,7 @@ def test_rows_depend_on_the_seed_and_the_row_and_nothing_else(long_text):
 
 
 @pytest.mark.parametrize("lookahead", [0, 1, 2, 6, 12])
-def test_every_example_drawn_comes_into_a_row_once_and_soon(long_text, monkeypatch, lookahead):
+def test_every_drawn_example_is_placed_once_and_soon(long_text, monkeypatch, lookahead):
     stream = _stream(long_text, _TINY, _SMALL._replace(lookahead=lookahead))
     drawn = _record_draws(stream, monkeypatch)
     drawn_in, placed_in = {}, {}
@@ -96,7 +96,7 @@ def _orders_of_two_epochs(short_log, seed: int) -> list[list[int]]:
     return [[epoch[place] for place in range(size)] for epoch in epochs]
 
 
-def test_every_record_is_read_once_an_epoch_in_an_order_of_epoch_and_seed(short_log):
+def test_every_record_is_read_once_per_epoch_in_a_new_order(short_log):
     orders = [order for seed in (3, 4) for order in _orders_of_two_epochs(short_log, seed)]
     for order in orders:
         assert sorted(order) == list(range(len(short_log)))
@@ -116,7 +116,7 @@ def test_no_token_of_the_text_is_lost_or_read_twice(short_log, monkeypatch, look
 
 
 @pytest.mark.slow
-def test_arms_are_drawn_as_often_as_the_mixture_says(long_text):
+def test_arms_are_drawn_with_the_probabilities_of_the_mixture(long_text):
     probabilities = np.array([0.3, 0.0, 0.1, 0.05, 0.05, 0.25, 0.05, 0.2])
     stream = RowStream(long_text, _TINY.arms, _SMALL, 0)
     stream.set_mixture(probabilities)
@@ -147,7 +147,7 @@ def test_rows_are_full(long_text, name, length, max_waste):
     assert 1 - sum(map(sum, sizes)) / (len(rows) * length) < max_waste
 
 
-def test_rows_are_full_while_one_arm_of_three_quarters_of_a_row_dominates(long_text):
+def test_rows_are_full_even_if_most_examples_cover_three_quarters(long_text):
     probabilities = np.full(len(_TINY.arms), 0.02)
     probabilities[_TINY.names.index("prefix_lm")] = 0.86
     stream = _stream(long_text, _TINY, _SMALL._replace(lookahead=12))
@@ -157,7 +157,7 @@ def test_rows_are_full_while_one_arm_of_three_quarters_of_a_row_dominates(long_t
     assert 1 - tokens / (len(rows) * 256) < 0.05
 
 
-def test_a_cut_leaves_a_quarter_of_the_text_and_the_least_that_the_arm_needs(long_text, monkeypatch):
+def test_a_cut_example_keeps_a_quarter_of_its_text_and_the_arms_minimum(long_text, monkeypatch):
     def text_tokens(example) -> int:
         return packed_length(example) - 1 - int(example.target[-1] == END)
 
@@ -194,7 +194,7 @@ class _Picky(PrefixLM):
         return super().assemble(tokens, rng, ends_document)
 
 
-def test_a_stream_restores_exactly_where_cut_text_was_refused(long_text):
+def test_a_stream_restores_exactly_after_refused_cut_text(long_text):
     picky = Mixture((Arm("picky", _Picky(min_length=8, max_length=190), "picky"),))
     stream = _stream(long_text, picky, _SMALL)
     for _ in range(60):
@@ -205,7 +205,7 @@ def test_a_stream_restores_exactly_where_cut_text_was_refused(long_text):
         np.testing.assert_array_equal(restored.state(), stream.state())
 
 
-def test_text_too_short_for_an_arm_names_arm_and_split_and_need(short_folder):
+def test_the_error_of_too_short_text_names_arm_split_and_minimum(short_folder):
     text = TokenShards(short_folder, "train")
     mixture = mixture_from_arms({"long_copies": {"objective": "copying", "min_length": 500}})
     stream = _stream(text, mixture, _SMALL._replace(length=2048))
@@ -217,7 +217,7 @@ def test_text_too_short_for_an_arm_names_arm_and_split_and_need(short_folder):
     assert message.endswith("it needs at least 500")
 
 
-def test_rows_too_short_differ_from_text_too_short(long_text):
+def test_the_error_of_too_short_rows_differs_from_that_of_text(long_text):
     mixture = mixture_from_arms({"long_copies": {"objective": "copying", "min_length": 500}})
     with pytest.raises(DataError, match="rows of 256 hold 127 tokens of its text; it needs at least 500"):
         _stream(long_text, mixture, _SMALL).next_row()
@@ -228,7 +228,7 @@ def test_a_stream_without_a_mixture_draws_nothing(long_text):
         RowStream(long_text, _TINY.arms, _SMALL, 0).next_row()
 
 
-def test_an_arm_that_draws_pieces_which_the_tokenizer_has_not_is_refused(long_text):
+def test_an_arm_that_draws_unknown_pieces_is_refused(long_text):
     pieces = long_text.num_pieces
     arms = {"hide": {"objective": "masked_lm", "num_pieces": pieces + 1}}
     with pytest.raises(ConfigError) as error:
@@ -246,9 +246,9 @@ def _masked(examples):
     ]
 
 
-def test_masked_lm_comes_from_the_rows_own_stream(long_text):
+def test_masked_lm_draws_from_the_stream_of_its_row(long_text):
     """The mixture has another arm; a restored stream continues with the same masks."""
-    mixture = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}})
+    mixture = mixture_from_arms({"hide": {"objective": "masked_lm"}, "prefix": {"objective": "prefix_lm"}})
     stream = _stream(long_text, mixture, _SMALL)
     for _ in range(5):
         stream.next_row()
@@ -263,7 +263,7 @@ def test_masked_lm_comes_from_the_rows_own_stream(long_text):
     assert stream._objectives[0].num_pieces == long_text.num_pieces
 
 
-def test_every_epoch_hides_other_tokens(long_text):
+def test_every_epoch_masks_other_tokens(long_text):
     text = TokenShards(long_text.directory, "validation")
     mixture = make_mixture("masked_lm", 256)
     stream = _stream(text, mixture, _SMALL._replace(rows=1, lookahead=0))

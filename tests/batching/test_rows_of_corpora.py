@@ -61,7 +61,7 @@ def positions_by_corpus(stream, rows, arms=None):
     return counts
 
 
-def test_one_text_is_the_only_corpus(texts):
+def test_a_single_text_is_the_only_corpus(texts):
     stream = make_stream(texts[0])
     assert draw(stream) == draw(make_stream(Corpora.of(texts[0])))
     # The state of a run without corpora keeps its format.
@@ -71,7 +71,7 @@ def test_one_text_is_the_only_corpus(texts):
 
 @settings(max_examples=8, deadline=None)
 @given(weights=st.lists(st.floats(0.05, 20), min_size=3, max_size=3), row=st.integers(0, 1))
-def test_each_row_has_the_shares_of_the_weights(texts, weights, row):
+def test_each_row_has_the_shares_given_by_the_weights(texts, weights, row):
     rows = 150
     counts = positions_by_corpus(
         make_stream(Corpora(("a", "b", "c"), tuple(texts[:3]), tuple(weights)), row=row), rows
@@ -81,7 +81,7 @@ def test_each_row_has_the_shares_of_the_weights(texts, weights, row):
     np.testing.assert_allclose(counts, counts.sum() * np.array(weights) / sum(weights), atol=slack)
 
 
-def test_an_arm_reads_the_corpora_that_it_names(corpora):
+def test_an_arm_reads_only_its_own_corpora(corpora):
     stream = make_stream(corpora, _OWN)
     counts = np.zeros((3, 3))
     for _ in range(300):
@@ -112,7 +112,7 @@ def test_rows_do_not_all_begin_with_the_same_corpus(corpora):
     assert first == {0, 1, 2}
 
 
-def test_the_order_of_a_corpus_is_that_of_its_name(texts):
+def test_the_order_of_a_corpus_depends_only_on_its_name(texts):
     def order(names):
         stream = make_stream(Corpora(names, tuple(texts[:1] * 2), (1.0, 1.0)))
         return {
@@ -124,7 +124,7 @@ def test_the_order_of_a_corpus_is_that_of_its_name(texts):
     assert one["x"] == other["x"] != one["y"]
 
 
-def test_a_branch_with_another_corpus_continues_where_it_was(corpora, texts):
+def test_a_branch_with_another_corpus_continues_at_its_positions(corpora, texts):
     before = StreamLayout.of(corpora.names, _TINY.arms, _SETTINGS.lookahead)
     stream = make_stream(corpora)
     draw(stream, 30)
@@ -145,7 +145,7 @@ def test_a_branch_with_another_corpus_continues_where_it_was(corpora, texts):
     np.testing.assert_allclose(counts / counts.sum(), 0.25, atol=0.05)
 
 
-def test_epochs_are_those_of_each_text(corpora):
+def test_epochs_are_counted_for_each_text(corpora):
     stream = make_stream(corpora)
     draw(stream, 60)
     layout = StreamLayout.of(corpora.names, _TINY.arms, _SETTINGS.lookahead)

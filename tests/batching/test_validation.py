@@ -26,7 +26,7 @@ def test_each_arm_has_its_own_batches(long_folder):
         assert not np.array_equal(of_arm[0].tokens, of_arm[1].tokens)
 
 
-def test_they_are_fixed(long_folder):
+def test_validation_batches_are_fixed(long_folder):
     first, second = (
         validation_batches(TokenShards(long_folder, "validation"), _ARMS, _SETTINGS, 2) for _ in range(2)
     )
@@ -49,7 +49,7 @@ def test_all_arms_read_the_same_text(long_validation_log):
         assert read == longest[: len(read)]
 
 
-def test_text_too_short_names_the_arm_and_the_split(short_folder):
+def test_the_error_of_too_short_text_names_arm_and_split(short_folder):
     arms = mixture_from_arms({"long_copies": {"objective": "copying", "min_length": 500}}).arms
     text = TokenShards(short_folder, "validation")
     with pytest.raises(DataError, match="no validation record makes an example of arm 'long_copies'"):
@@ -57,7 +57,7 @@ def test_text_too_short_names_the_arm_and_the_split(short_folder):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 64])
-def test_chunks_hold_every_row_once_and_padding(long_folder, rows):
+def test_chunks_contain_every_row_once_and_padding(long_folder, rows):
     batches = validation_batches(TokenShards(long_folder, "validation"), _ARMS, _SETTINGS, 2)
     chunks = split_into_chunks(batches, rows)
     assert all(chunk.tokens.shape == (rows, _SETTINGS.length) for chunk in chunks)

@@ -45,7 +45,7 @@ def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setti
 
 
 @pytest.mark.slow
-def test_workers_wait_for_each_mixture_and_end_when_the_board_is_closed(run, batches, assert_same_batches):
+def test_workers_wait_for_each_mixture_and_end_with_the_history(run, batches, assert_same_batches):
     history = run.history(published=1)
     iterator = iter(prefetch_batches(run.streams(history), workers=2, prefetch=3))
     made = [next(iterator) for _ in range(run.every_steps)]
@@ -141,7 +141,7 @@ def test_workers_leave_signals_to_their_parent_and_end_with_it(long_folder, tmp_
             processes = _session_processes(trainer.pid)
             assert len(processes) >= 3
             for process in processes:
-                # As Ctrl-C in a terminal and Slurm signal all processes; Python's resource tracker ignores them too.
+                # Ctrl-C and Slurm signal all processes; Python's resource tracker ignores this too.
                 if process != trainer.pid:
                     os.kill(process, signal.SIGINT)
                     os.kill(process, signal.SIGTERM)
@@ -180,13 +180,13 @@ class Workers(grain.DatasetIterator):
 
 
 @pytest.mark.parametrize("gone", [[False, False], [True, False], [True, True, False], [False, True]])
-def test_every_worker_is_stopped_also_when_some_have_failed(gone):
+def test_every_worker_is_stopped_even_if_some_have_failed(gone):
     workers = Workers(gone)
     close_prefetched(workers)
     assert workers.closed == gone.count(False)
 
 
-def test_another_failure_to_stop_is_not_kept_back():
+def test_another_error_of_close_is_raised():
     workers = Workers([True] * 100)
     with pytest.raises(AttributeError):
         close_prefetched(workers)

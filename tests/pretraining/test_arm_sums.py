@@ -8,7 +8,7 @@ from birdie_jax.objectives import Example
 from birdie_jax.pretraining.language_model_step import counts_by_arm, sums_by_arm
 
 
-def test_sums_of_each_arm():
+def test_sums_equal_a_loop_over_tokens():
     random = np.random.default_rng(0)
     arms = random.integers(-1, 4, (3, 10)).astype(np.int32)
     mask = (random.uniform(size=(3, 10)) < 0.6) & (arms >= 0)
@@ -25,7 +25,7 @@ def test_sums_of_each_arm():
     assert sums.tokens[4] == 0
 
 
-def test_examples_and_positions_of_each_arm():
+def test_examples_and_positions_of_each_arm_are_counted():
     def example(arm, context, target):
         return Example(np.full(context, 300, np.int32), np.full(target, 300, np.int32), arm)
 

@@ -1,4 +1,4 @@
-"""The hook that measures every arm: means over tokens, and the time at which each mixture is published."""
+"""The hook that validates every arm: means over tokens, and when each mixture is published."""
 
 import json
 import math
@@ -26,7 +26,7 @@ PREDICTED, EARNED = "bandit/predicted_reward", "bandit/earned_reward"
 
 
 class Published(MixtureBatches):
-    """Batches without text, which record the published mixtures."""
+    """Batches without text that record the published mixtures."""
 
     def __init__(self, schedule):
         self.schedule, self.mixtures = schedule, []
@@ -59,7 +59,7 @@ def make_hook(text, policy):
 
 
 def measured(hook, step, *, stop=False, section=None, params=None, optimizer=()):
-    """Return the result for a model, or one that predicts all tokens alike, and what was published."""
+    """Return the hook's result and the published mixtures; the default model predicts uniformly."""
     run, batches, validation, _ = hook
     batches.mixtures.clear()
     if params is None:
@@ -102,8 +102,8 @@ def test_a_policy_that_reads_gains_gets_them(hook):
     assert measured(found, 0, stop=True, params=params, optimizer=optimizer) == (None, [])
 
 
-def test_what_a_decision_expects_and_what_the_one_before_earned_are_logged(hook):
-    """A policy with expectations: the critic predicts rewards of the published mixture."""
+def test_predicted_and_earned_rewards_are_logged(hook):
+    """The critic of this policy predicts the reward of the published mixture."""
     first, _ = measured(hook, 5)
     assert not {PREDICTED, EARNED} & first.scalars.keys()
     hook = make_hook(hook[-1], "birdie")
@@ -111,7 +111,7 @@ def test_what_a_decision_expects_and_what_the_one_before_earned_are_logged(hook)
     before = first.state.sections[SECTION]
     expected = candidate_scores(before, before.mixture[None])[0]
     assert first.scalars[PREDICTED] == pytest.approx(float(expected)) and EARNED not in first.scalars
-    # As if every loss had been higher then.
+    # Raise the earlier losses, so every arm improves.
     before = before.replace(losses=before.losses.at[0].add(1.0))
     last, _ = measured(hook, STEPS, section=before)
     rewards = [last.scalars[arm_metric(name, "reward")] for name in hook[0].mixture.names]

@@ -1,4 +1,4 @@
-"""The position of a branch in its text, where arms read other corpora than its run."""
+"""The position of a branch in its text, if its arms read other corpora than those of the first run."""
 
 import dataclasses
 
@@ -35,11 +35,11 @@ def test_the_same_corpora_and_arms_change_nothing(branch):
     assert with_corpora_of(branch, before, after, small_tokenizer()) is branch
 
 
-def test_arms_that_read_other_corpora_begin_new_counts(branch):
+def test_arms_with_other_corpora_start_new_counts(branch):
     before, after = config_of(lm=ARM), config_of(one=ARM | {"corpora": "a"}, other=ARM | {"corpora": "b"})
     moved = with_corpora_of(branch, before, after, small_tokenizer()).moved
     (states,) = moved.template.values()
-    # Example 7; corpus a at record 3 and its token 4, b at 5 and 6; then what the arm has drawn of both.
+    # Example 7; corpus a at record 3, token 4; b at record 5, token 6; then the drawn positions of both.
     states[:, :7] = 7, 3, 4, 5, 6, 100, 90
     found = moved.move({ROW_STREAMS: states})[ROW_STREAMS]
     assert found.shape[1] == states.shape[1] - 2

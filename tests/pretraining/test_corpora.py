@@ -1,4 +1,4 @@
-"""Runs over several corpora: exact shares in two processes, killed and resumed; epochs; a branch."""
+"""Runs over several corpora: exact shares, two processes, a resumed run, epochs and a branch."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(files):
-    """An undisturbed run of one process with four devices, and its output."""
+    """An uninterrupted run of one process with four devices, and its output."""
     status, output = finish(files.command(files.folder / "run"), devices=4)
     assert status == 0, output
     return files.folder / "run", output
@@ -80,10 +80,10 @@ def totals(workdir, quantity):
     }
 
 
-def test_shares_are_those_of_the_weights(trained):
+def test_shares_equal_the_weights(trained):
     workdir, output = trained
     positions = totals(workdir, "positions")
-    # To the lengths of a few examples in each of four rows of 128 positions.
+    # The tolerance is a few examples in each of four rows of 128 positions.
     for name, weight in WEIGHTS.items():
         assert positions[name] == pytest.approx(sum(positions.values()) * weight / 10, abs=4 * 128)
     arms = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -102,7 +102,7 @@ def test_shares_are_those_of_the_weights(trained):
     }
 
 
-def test_each_corpus_is_validated_and_its_epochs_are_as_expected(trained):
+def test_each_corpus_is_validated_and_has_the_expected_epochs(trained):
     workdir, _ = trained
     last = [line for line in metrics(workdir) if "corpus/a/validation_loss" in line][-1]
     assert last["step"] == STEPS
@@ -114,21 +114,21 @@ def test_each_corpus_is_validated_and_its_epochs_are_as_expected(trained):
         )
 
 
-def test_two_processes_one_killed_midway_end_as_undisturbed(trained, files, tmp_path):
+def test_two_processes_resume_a_killed_run_with_the_same_end(trained, files, tmp_path):
     workdir, _ = trained
     again = tmp_path / "run"
     shutil.copytree(workdir, again)
     shutil.rmtree(again / "checkpoints" / f"{STEPS:08d}")
     processes = [start(one, devices=2) for one in in_two_processes(files.command(again))]
-    said = [process.communicate(timeout=400)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
     assert_same_end(again, workdir, STEPS, rtol=1e-4, atol=1e-5)
     assert totals(again, "positions") == totals(workdir, "positions")
     for line, other in zip(metrics(again), metrics(workdir), strict=True):
         assert line == pytest.approx(other, rel=1e-4, abs=1e-6)
 
 
-def test_a_branch_adds_a_corpus(trained, files, tmp_path):
+def test_a_branch_adds_a_corpus_and_continues_the_others(trained, files, tmp_path):
     workdir, _ = trained
     begins = (f"--config.init.from={workdir}@{HALF}", "--config.init.optimizer=true")
     tokenizer = f"--config.data.tokenizer={workdir}/tokenizer.model"
@@ -138,7 +138,7 @@ def test_a_branch_adds_a_corpus(trained, files, tmp_path):
     lines = [line for line in metrics(tmp_path / "run") if line["step"] > HALF and "loss" in line]
     positions = {name: sum(line[f"corpus/{name}/positions"] for line in lines) for name in "abcd"}
     assert positions["d"] == pytest.approx(sum(positions.values()) / 2, abs=4 * 128)
-    # What it had read of the others it does not read again.
+    # The branch does not read again what its first run has read of the others.
     before, after = (
         checkpoint_arrays(one, HALF if one == workdir else STEPS) for one in (workdir, tmp_path / "run")
     )
@@ -154,7 +154,7 @@ def test_a_branch_with_another_tokenizer_is_refused(trained, files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"max_epochs": 0.001}, r"config.data.corpora.a.max_epochs: the run is expected to read its"),
         ({"weight": 0.0}, "config.data.corpora.a.weight: found 0.0; allowed: more than 0"),
@@ -165,10 +165,10 @@ def test_a_branch_with_another_tokenizer_is_refused(trained, files, tmp_path):
         ({"epochs": 3}, "config.data.corpora.a.epochs: unknown field; allowed: "),
     ],
 )
-def test_impossible_settings_are_refused_before_training(files, tmp_path, fields, said):
+def test_unusable_settings_are_refused_before_training(files, tmp_path, fields, message):
     status, output = finish(files.command(tmp_path / "run", "abc", **fields))
     assert status == 2, output
-    assert said in output and "Traceback" not in output
+    assert message in output and "Traceback" not in output
     assert not (tmp_path / "run").exists()
 
 

@@ -1,4 +1,4 @@
-"""Dropout in the train step: accumulation changes only rounding, steps and seeds change the masks."""
+"""Dropout in the train step: accumulation changes only rounding; steps and seeds change the masks."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ def make_model(rate):
 
 @pytest.fixture(scope="module")
 def batch():
-    """Equal rows: they differ only in what is drawn for them."""
+    """Equal rows, which differ only in their dropout masks."""
     tokens = np.random.default_rng(0).integers(256, VOCAB, LENGTH).astype(np.int32)
     return jax.tree.map(jnp.asarray, pack_rows([[Example(tokens[:10], tokens[10:])]] * 4, LENGTH, 3))
 
@@ -52,7 +52,7 @@ def whole(params, batch):
 
 
 @pytest.mark.parametrize("parts", [2, 4])
-def test_accumulation_changes_nothing_but_rounding(parts, params, batch, whole):
+def test_accumulation_changes_only_rounding(parts, params, batch, whole):
     state, metrics = stepped(parts, params, batch)
     close = partial(np.testing.assert_allclose, rtol=1e-5)
     jax.tree.map(close, metrics, whole[1])
@@ -67,7 +67,7 @@ def test_masks_are_those_of_the_seed_and_the_step(params, batch, whole):
     assert np.ptp(list(losses)) > 1e-3
 
 
-def test_without_dropout_nothing_is_drawn(params, batch):
+def test_a_step_without_dropout_draws_no_random_numbers(params, batch):
     loss = language_model_loss(make_model(0.0), 1, 8)
     state = TrainState(jnp.int32(0), params, OPTIMIZER.init(params), {})
     text = jax.jit(partial(take_step, loss, OPTIMIZER, 1)).lower(state, batch).as_text()

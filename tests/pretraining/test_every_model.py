@@ -1,4 +1,4 @@
-"""One training step of every model moves every parameter, and on one batch the loss falls."""
+"""For every model, a training step changes every parameter and the loss on the batch falls."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=0)
 
 
 def batch_of(name):
-    """Return two packed rows: contexts with targets, or for an encoder texts with hidden tokens."""
+    """Return two packed rows: contexts with targets, or, for an encoder, texts with masked tokens."""
     random = np.random.default_rng(0)
 
     def sample(context, target):
@@ -56,7 +56,7 @@ def batch_of(name):
 
 
 def cannot_move(path):
-    """Attention adds the bias of a key to all scores of a query alike, and so to none."""
+    """A key's bias adds the same value to all scores of a query, so it has no effect."""
     return [part.key for part in path[-2:]] == ["key", "bias"]
 
 

@@ -1,4 +1,4 @@
-"""The gains of gradients against automatic differentiation, on a model whose losses are known functions."""
+"""Gradient gains equal those from automatic differentiation, on a model with known loss functions."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def parts():
 
 
 def direction_of(params, batches, moments, steps):
-    """Return the optimizer's direction for the objective, by its definition."""
+    """Return the optimizer's direction for the objective, from its definition."""
     scale = CLASS_SCALE / (CLASS_SCALE.sum() * TOKENS)
     total = jax.grad(lambda at: sum(jnp.sum(scale * measure(at, batch).loss) for batch in batches))(params)
     factors = {"weights": 1.0, "bias": FACTOR}
@@ -83,5 +83,5 @@ def test_a_gain_is_the_derivative_along_the_optimizers_direction(parts, steps):
     found = gains(train_state, rows, jnp.asarray(TOKENS), jnp.asarray(CLASS_SCALE))
     np.testing.assert_allclose(found, expected, rtol=5e-3, atol=2e-4)
     assert names == ["gradient", "a step up", "a step down"]
-    # A step along the direction raises the objective: each arm's gain is what lowering it would give.
+    # A step along the direction raises the objective; an arm's gain is what a step against it gains.
     assert float(jnp.sum(CLASS_SCALE * found)) > 0

@@ -1,4 +1,4 @@
-"""Examples at the end of a run: the context, the right tokens, and the model's predictions."""
+"""Samples at the end of a run: the context, the correct tokens, and the model's predictions."""
 
 import json
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ LENGTH, PLACES = 64, 16
 
 @pytest.fixture(scope="module")
 def predicted():
-    """A copying example and an empty row, and what a random model predicts of the first."""
+    """A copying example, an empty row, and the predictions of a random model for the example."""
     tokenizer = small_tokenizer()
     context = np.array(tokenizer.encode("abc def ghi"), np.int32)
     target = np.array(tokenizer.encode("abc def"), np.int32)
@@ -47,7 +47,7 @@ def predicted():
     )
 
 
-def test_what_is_read_and_what_is_right(predicted):
+def test_a_sample_has_the_context_and_the_correct_tokens(predicted):
     sample, decode = predicted.sample, predicted.tokenizer.decode
     assert sample["in_place"] is False
     assert sample["texts"] == [f"{decode(predicted.context)}[BEGIN]", *[""] * len(predicted.target)]
@@ -58,8 +58,8 @@ def test_what_is_read_and_what_is_right(predicted):
     json.dumps(sample)
 
 
-def test_predictions_are_those_of_the_whole_row(predicted):
-    """Of the logits of every position, those before each target; none of it by `loss_mask`."""
+def test_predictions_equal_those_of_the_whole_row(predicted):
+    """The expected values come from the logits before each target, without `loss_mask`."""
     batch = Batch(*map(jnp.asarray, predicted.batch))
     variables = {"params": predicted.params}
     hidden, _ = predicted.model.apply(variables, batch.tokens, batch_layout(batch), method="encode")
@@ -75,7 +75,7 @@ def test_predictions_are_those_of_the_whole_row(predicted):
         assert one["is_right"] == (probabilities.argmax() == token)
 
 
-def test_targets_are_the_first_and_labels_in_place_are_all():
+def test_only_the_first_targets_and_all_labels_in_place_are_kept():
     count = 80
     tokens = np.arange(count, dtype=np.int32)
     written = Example(tokens[:3], tokens)

@@ -1,4 +1,4 @@
-"""The train step: accumulation changes only memory, padding has no effect, metrics are correct."""
+"""The train step: accumulation only saves memory, padding has no effect, metrics are correct."""
 
 from functools import partial
 
@@ -57,7 +57,7 @@ def compiled(parts, optimizer):
     return quick_jit(partial(take_step, language_model_loss(MODEL, ARMS, 8), optimizer, parts))
 
 
-# Plain descent: AdamW divides a gradient by its own size, so rounding of tiny ones would show.
+# Plain descent: AdamW divides a gradient by its own size, which would amplify rounding of tiny ones.
 DESCENT = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0))
 
 
@@ -68,7 +68,7 @@ def whole(params, batch):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("parts", [2, 4])
-def test_accumulation_changes_nothing_but_rounding(parts, params, batch, whole):
+def test_accumulation_changes_only_rounding(parts, params, batch, whole):
     state, metrics = compiled(parts, DESCENT)(start(params, DESCENT), batch)
     expected_state, expected_metrics = whole
     close = partial(np.testing.assert_allclose, rtol=1e-5)
@@ -115,13 +115,13 @@ def test_the_step_descends_the_clipped_gradient(params, batch, whole):
     )
 
 
-def test_the_step_counts_and_leaves_the_sections_alone(whole):
+def test_the_step_increases_the_count_and_keeps_the_sections(whole):
     state, _ = whole
     assert state.step == 1
     np.testing.assert_array_equal(state.sections["bandit"]["untouched"], [1, 1])
 
 
-def test_validation_reads_the_same_sums(params, batch, whole):
+def test_validation_computes_the_same_sums(params, batch, whole):
     sums = quick_jit(partial(arm_sums, MODEL, ARMS, 8))(params, batch)
     of_loss = {name: whole[1].sums[name] for name in sums._fields}
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), sums._asdict(), of_loss)
@@ -129,7 +129,7 @@ def test_validation_reads_the_same_sums(params, batch, whole):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_batch_of_padding_harms_nothing(params, parts):
+def test_a_batch_of_padding_gives_finite_zeros(params, parts):
     optimizer = make_optimizer(OptimizerConfig(), 100, POLICIES)
     padding = jax.tree.map(jnp.asarray, empty_rows(4, LENGTH))
     state, metrics = compiled(parts, optimizer)(start(params, optimizer), padding)
@@ -150,13 +150,13 @@ def test_accumulation_saves_memory(params):
 
 
 @pytest.mark.slow
-def test_learning_repeats_of_one_batch(params, batch):
+def test_the_loss_falls_on_a_repeated_batch(params, batch):
     optimizer = make_optimizer(OptimizerConfig(learning_rate=0.02, warmup_steps=0), 60, POLICIES)
     step, state = compiled(2, optimizer), start(params, optimizer)
     losses = []
     for _ in range(60):
         state, metrics = step(state, batch)
         losses.append(float(metrics.loss))
-    # A tied head begins with scores of unit variance, and with a leaning to the token just read.
+    # A tied head starts with scores of unit variance, and with a bias to the token just read.
     assert np.log(VOCAB) < losses[0] < np.log(VOCAB) + 2
     assert losses[-1] < 0.2

@@ -1,4 +1,4 @@
-"""An encoder from its run to its report: resume, processes, requests and refusals."""
+"""A run of an encoder: resume, several processes, the report, evaluation and refusals."""
 
 import json
 import shutil
@@ -33,24 +33,24 @@ OPTIONS = (
 
 
 def train(commands, devices, report=False):
-    """Run the processes of a run to their ends."""
+    """Run the processes of a run until they end."""
     processes = [start(command, devices=devices, report=report) for command in commands]
-    said = [process.communicate(timeout=400)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), said
-    return said
+    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    return outputs
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The workdir of one process with four devices, and its text."""
+    """The workdir of a run of one process with four devices, and its text."""
     folder = tmp_path_factory.mktemp("masked")
     corpus = write_corpus(folder)
     train([train_command(folder / "run", corpus, *OPTIONS)], devices=4, report=True)
     return folder / "run", corpus
 
 
-def from_the_middle(workdir, folder):
-    """Return a copy of a run as it would be, had it been killed after its first checkpoint."""
+def resumable_copy(workdir, folder):
+    """Return a copy of a run, as if it had been killed after its first checkpoint."""
     shutil.copytree(workdir, folder)
     shutil.rmtree(folder / "checkpoints" / f"{STEPS:08d}")
     (folder / "samples.json").unlink()
@@ -60,18 +60,18 @@ def from_the_middle(workdir, folder):
 @pytest.mark.slow
 def test_a_killed_run_with_dropout_ends_bit_for_bit_where_it_would_have_ended(trained, tmp_path):
     workdir, corpus = trained
-    again = from_the_middle(workdir, tmp_path / "run")
-    (said,) = train([train_command(again, corpus, *OPTIONS)], devices=4)
-    assert f"resumes from step {HALF}" in said
+    again = resumable_copy(workdir, tmp_path / "run")
+    (output,) = train([train_command(again, corpus, *OPTIONS)], devices=4)
+    assert f"resumes from step {HALF}" in output
     assert_same_end(again, workdir, STEPS)
     assert samples_of(again) == samples_of(workdir)
 
 
 @pytest.mark.slow
 def test_two_processes_train_on_the_same_batches(trained, tmp_path):
-    """With the same masks of tokens and of dropout: the losses are the same but for rounding."""
+    """The masks of tokens and of dropout are the same too: the losses differ only by rounding."""
     workdir, corpus = trained
-    again = from_the_middle(workdir, tmp_path / "run")
+    again = resumable_copy(workdir, tmp_path / "run")
     train(in_two_processes(train_command(again, corpus, *OPTIONS)), devices=2)
     assert_same_end(again, workdir, STEPS, rtol=1e-4, atol=1e-5)
     for line, other in zip(metrics(again), metrics(workdir), strict=True):
@@ -84,14 +84,14 @@ def samples_of(workdir):
     return json.loads((workdir / "samples.json").read_text())
 
 
-def test_the_arms_validation_is_logged(trained):
+def test_the_validation_of_the_arm_is_logged(trained):
     logged = metrics(trained[0])
     measured = [line for line in logged if "arm/masked_lm/validation_loss" in line]
     assert [line["step"] for line in measured] == [0, 4, 8]
     assert all(0 <= line["arm/masked_lm/validation_accuracy"] <= 1 for line in measured)
 
 
-def test_what_was_hidden_and_what_was_found_is_in_the_report(trained):
+def test_the_report_shows_masked_and_predicted_tokens(trained):
     workdir, corpus = trained
     record = samples_of(workdir)
     assert record["step"] == STEPS
@@ -100,7 +100,7 @@ def test_what_was_hidden_and_what_was_found_is_in_the_report(trained):
     for sample in record["samples"]:
         tokens = [hidden["token"] for hidden in sample["hidden"]]
         whole = "".join(text + token for text, token in zip(sample["texts"], [*tokens, ""], strict=True))
-        # A token by itself loses the space that it may begin with.
+        # A token that is decoded alone loses its leading space.
         bare = whole.removeprefix("[MASKED_LM]").removesuffix("[SEP]").replace(" ", "")
         assert any(bare in text.replace(" ", "") for text in texts)
         for hidden in sample["hidden"]:
@@ -112,12 +112,12 @@ def test_what_was_hidden_and_what_was_found_is_in_the_report(trained):
     count = sum(len(sample["hidden"]) for sample in record["samples"])
     assert '<section id="masked">' in page
     assert f"of {count} tokens were found" in page
-    # The examples of the arm show the labels in the place of a target.
+    # The arm's example shows the labels instead of a target.
     assert " · " in json.loads((workdir / "arms.json").read_text())[0]["examples"][0]["target"]
 
 
 @pytest.mark.slow
-def test_an_encoder_and_its_export_are_measured_in_place_and_write_nothing(trained, tmp_path):
+def test_an_encoder_and_its_export_are_evaluated_and_refuse_to_generate(trained, tmp_path):
     workdir, _ = trained
     (tmp_path / "text.txt").write_text("abc de fghij " * 40)
     text, model = f"path={tmp_path}/text.txt", tmp_path / "exported"

@@ -1,4 +1,4 @@
-"""Masked LM in the train step: gathered loss is the loss, the head is a quarter, gradients go both ways."""
+"""Masked LM in the train step: the gathered loss and its cost, packing, dropout and gradients."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from birdie_jax.pretraining.language_model_step import arm_sums, language_model_
 from tests.quick_jit import quick_jit
 
 LENGTH, VOCAB, ARMS, SPACING = 48, 384, 3, 3
-# The text tokens of each sample; the arms take turns.
+# The number of text tokens of each sample; the arms alternate.
 ROWS = ((43,), (8, 30), (10, 9, 9), (20,))
 OBJECTIVE = make_objective("masked_lm", num_pieces=VOCAB - 256)
 MOST = OBJECTIVE.max_loss_positions(LENGTH, SPACING)
@@ -68,14 +68,14 @@ def stepped(params, batch, *, parts=1, most=MOST, chunk=8, rate=0.0, step=0):
 
 @pytest.fixture(scope="module")
 def whole(params, batch):
-    """The step whose head is computed on every position."""
+    """The step with the head on every position."""
     return stepped(params, batch, most=None)
 
 
 # Room for 7 positions in one chunk, or for 9 in chunks of 3.
 @pytest.mark.sampled
 @pytest.mark.parametrize(("parts", "chunk"), [(1, 8), (2, 3)])
-def test_the_gathered_loss_and_its_gradient_are_the_whole_ones(params, batch, whole, parts, chunk):
+def test_the_gathered_loss_and_gradient_equal_the_whole_ones(params, batch, whole, parts, chunk):
     assert MOST == 7 < LENGTH / 4
     state, metrics = stepped(params, batch, parts=parts, chunk=chunk)
     close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
@@ -86,7 +86,7 @@ def test_the_gathered_loss_and_its_gradient_are_the_whole_ones(params, batch, wh
 
 @pytest.fixture(scope="module")
 def encoder(batch):
-    """BiGS, and parameters of it with a bias of every score that is not zero."""
+    """BiGS and its parameters, with a nonzero bias for every score."""
     model = make_model("bigs")
     params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
     bias = jax.random.normal(jax.random.key(1), params["scores_bias"].shape)
@@ -94,8 +94,8 @@ def encoder(batch):
 
 
 @pytest.mark.slow
-def test_of_an_encoder_the_gathered_loss_and_its_gradient_are_the_whole_ones(encoder, batch):
-    """With its head's transform and bias, each only on the chosen positions."""
+def test_an_encoders_gathered_loss_and_gradient_equal_the_whole_ones(encoder, batch):
+    """The head's transform and bias are also computed only on the masked positions."""
     model, params = encoder
 
     def found(most):
@@ -110,7 +110,7 @@ def test_of_an_encoder_the_gathered_loss_and_its_gradient_are_the_whole_ones(enc
 
 
 @pytest.mark.slow
-def test_what_an_encoder_finds_is_of_all_its_scores(encoder, batch):
+def test_an_encoders_predictions_equal_those_from_all_scores(encoder, batch):
     model, params = encoder
     found = quick_jit(partial(predict_targets, model, MOST))(params, batch)
     scores = np.asarray(quick_jit(model.apply)({"params": params}, batch), np.float64)
@@ -126,7 +126,7 @@ def test_what_an_encoder_finds_is_of_all_its_scores(encoder, batch):
         np.testing.assert_allclose(found.losses[row, :count], losses, rtol=1e-5)
 
 
-def test_the_loss_is_the_mean_over_the_chosen_positions_of_the_whole_batch(params, batch, whole):
+def test_the_loss_is_the_mean_over_all_masked_positions_of_the_batch(params, batch, whole):
     scores = jax.nn.log_softmax(quick_jit(make_model().apply)({"params": params}, batch))
     losses = [
         -float(scores[row, place, batch.targets[row, place]])
@@ -143,9 +143,9 @@ def test_what_is_off_the_mask_is_never_read(params, batch):
 
 
 @pytest.mark.slow
-def test_more_loss_than_there_is_room_for_is_never_left_out_unseen(params, batch):
+def test_too_many_loss_positions_make_the_loss_nan(params, batch):
     sums = quick_jit(partial(arm_sums, make_model(), ARMS, 8, max_loss_positions=4))(params, batch)
-    # Rows 0 and 1 have more than 4 chosen positions; both arms are in them.
+    # Rows 0 and 1 have more than 4 masked positions and contain both arms.
     assert np.isnan(sums.loss[:2]).all()
     assert sums.loss[2] == 0
 
@@ -153,7 +153,7 @@ def test_more_loss_than_there_is_room_for_is_never_left_out_unseen(params, batch
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm", "bigs", "stack_attention"])
 def test_a_batch_of_only_padding_has_no_effect(name, batch):
-    """Also where the variance of what is normalised would be 0 but for a tiny epsilon."""
+    """This holds even if only a tiny epsilon keeps the variance of normalised values above 0."""
     model = make_model(name, norm_epsilon=1e-12)
     params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
     padding = jax.tree.map(jnp.asarray, empty_rows(4, LENGTH))
@@ -166,7 +166,7 @@ def test_a_batch_of_only_padding_has_no_effect(name, batch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), [("bigs", "chunked"), ("stack_ssm", "toeplitz")])
 def test_neither_packing_nor_padding_changes_a_gradient(name, form):
-    """The summed loss of a row of samples, and that of each in a row of its own, with more padding."""
+    """Compares a row of samples with one row per sample, which have more padding."""
     model = make_model(name, encoder=replace(ENCODER, ssm_form=form, ssm_chunk=7, embedding_dropout=0.0))
     (examples,) = masked_rows(((10, 9, 9),))
     loss = language_model_loss(model, ARMS, 8, MOST)
@@ -180,7 +180,7 @@ def test_neither_packing_nor_padding_changes_a_gradient(name, form):
 
     packed, alone = rows([examples]), rows([[example] for example in examples])
     params = quick_jit(model.init)(jax.random.key(0), packed)["params"]
-    # At their small initial size the weights would hide differences below rounding.
+    # Scale up the small initial weights, so differences exceed rounding.
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf * 10 if path[-1].key in ("kernel", "embedding") else leaf, params
     )
@@ -196,8 +196,8 @@ def test_neither_packing_nor_padding_changes_a_gradient(name, form):
     jax.tree_util.tree_map_with_path(close, found, expected)
 
 
-def test_masked_lm_beside_prefix_lm_in_one_row(params):
-    """In a mixture of both; the loss then covers all positions."""
+def test_masked_lm_and_prefix_lm_share_a_row(params):
+    """In a mixture of both objectives, the head covers all positions."""
     (masked,) = masked_rows(((20,),))[0]
     tokens = np.arange(260, 280, dtype=np.int32)
     both = [masked, Example(tokens[:8], tokens[8:], 2)]
@@ -212,8 +212,8 @@ def test_masked_lm_beside_prefix_lm_in_one_row(params):
 
 
 @pytest.mark.slow
-def test_the_head_is_a_quarter_of_the_work_at_most():
-    """By the FLOPs of the compiled gradient: only the head grows with the vocabulary."""
+def test_the_gathered_head_takes_less_than_a_quarter_of_the_work():
+    """Measured in FLOPs of the compiled gradient; only the head grows with the vocabulary."""
     length, most = 128, OBJECTIVE.max_loss_positions(128, SPACING)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((4, length), x.dtype), empty_rows(1, length))
 
@@ -234,7 +234,7 @@ def test_the_head_is_a_quarter_of_the_work_at_most():
 
 @pytest.mark.slow
 def test_dropout_differs_between_samples_steps_and_rows(params):
-    """Rows of one and the same example: they differ only in what is drawn for them."""
+    """The rows contain the same example, so they differ only in their dropout masks."""
     example = masked_rows(((18,),))[0][0]
     rows = pack_rows([[example, example]] * 2, LENGTH, SPACING)
     assert packed_length(example) * 2 + SPACING <= LENGTH
@@ -265,14 +265,14 @@ def test_dropout_differs_between_samples_steps_and_rows(params):
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm", "hawk", "transformer"])
 def test_a_masked_tokens_loss_reaches_its_sample_in_both_directions_and_nothing_else(name):
-    """By the gradient in the embedding of each position; each position has a token of its own."""
+    """Measured by the gradient of each position's embedding; every position has a different token."""
     examples = masked_rows(((9, 9),))
     rows = pack_rows(examples, 32, SPACING)
     rows = rows._replace(tokens=300 + np.arange(32, dtype=np.int32)[None])
     batch = jax.tree.map(jnp.asarray, rows)
     model = make_model(name, layers=2, tie_embeddings=False)
     params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
-    # At its small initial size the table would hide differences below rounding.
+    # Scale up the small initial table, so differences exceed rounding.
     params = params | {"embedding": params["embedding"] * 30, "head": params["head"] * 30}
     (place,) = np.flatnonzero(rows.loss_mask[0] & (rows.segment_ids[0] == 1))
     one = batch._replace(loss_mask=batch.loss_mask.at[:].set(False).at[0, place].set(True))

@@ -1,4 +1,4 @@
-"""A mixture that cannot be trained on is refused before anything is compiled."""
+"""An unusable mixture is refused before anything is compiled."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def refusal(**objectives):
     return str(error.value)
 
 
-def test_presets_and_own_arms():
+def test_presets_and_custom_arms_are_resolved():
     assert len(configured_mixture(parse_config(default_config())).arms) == 104
     config = default_config().unlock()
     config.objectives.arms = {
@@ -27,7 +27,7 @@ def test_presets_and_own_arms():
     assert mixture.weights.tolist() == [0.75, 0.25]
 
 
-def test_unknown_mixture():
+def test_an_unknown_mixture_is_refused():
     assert refusal(mixture="birdy").startswith("config.objectives.mixture: found 'birdy'; allowed: ")
 
 
@@ -45,7 +45,7 @@ def test_unknown_mixture():
         ),
     ],
 )
-def test_unusable_arms(arms, parts):
+def test_unusable_arms_are_refused(arms, parts):
     message = refusal(arms=arms)
     for part in parts:
         assert part in message

@@ -1,4 +1,4 @@
-"""Shares of a mixture: their unit, their reports, and that a restart changes nothing."""
+"""Shares of a mixture: their units, the reported arms, and restarts."""
 
 import jax
 import numpy as np
@@ -22,11 +22,11 @@ def lengths(*counts):
     return ArmLengths(*np.array(counts, np.int64).T)
 
 
-# Of each arm: examples, positions, target tokens.
+# Per arm: examples, positions, target tokens.
 TWO = lengths((10, 1000, 1000), (10, 3000, 100))
 
 
-def test_shares_under_either_unit():
+def test_shares_are_computed_in_both_units():
     mixture = np.array([0.5, 0.5], np.float32)
     by_examples = MixtureShares("examples", mixture, TWO)
     assert by_examples.sampling(mixture) is mixture
@@ -41,7 +41,7 @@ def test_shares_under_either_unit():
     np.testing.assert_allclose(expected.positions, [1 / 31, 30 / 31], rtol=1e-12)
 
 
-def test_other_processes_get_the_same():
+def test_json_gives_other_processes_the_same_shares():
     shares = MixtureShares("target_tokens", np.array([0.1, 0.9]), TWO)
     again = MixtureShares.from_json(shares.to_json())
     assert again.shares_of == "target_tokens"
@@ -68,12 +68,12 @@ def test_arms_with_little_of_the_loss_are_named():
         "loss"
     )
     assert small_loss_shares(mixture, MixtureShares("target_tokens", mixture.weights, TWO)) == ""
-    # A third of it or more is nothing to speak of.
+    # An arm with at least a third of its share of the examples is not reported.
     half = lengths((10, 1000, 1000), (10, 1000, 500))
     assert small_loss_shares(mixture, MixtureShares("examples", mixture.weights, half)) == ""
 
 
-def test_a_class_is_named_in_the_place_of_its_arms():
+def test_a_class_is_named_instead_of_its_arms():
     mixture = mixture_of(text=4, find_a=1, find_b=1, mixed_a=1, mixed_b=1)
     counts = lengths((1, 900, 900), (1, 900, 9), (1, 900, 18), (1, 900, 900), (1, 900, 9))
     line = small_loss_shares(mixture, MixtureShares("examples", mixture.weights, counts))
@@ -83,7 +83,7 @@ def test_a_class_is_named_in_the_place_of_its_arms():
     )
 
 
-def test_further_arms_are_counted():
+def test_arms_beyond_the_limit_are_counted():
     names = {f"arm{number}": 1.0 for number in range(7)}
     mixture = mixture_of(text=1.0, **names)
     counts = lengths((1, 900, 900), *[(1, 900, 9)] * 7)
@@ -91,7 +91,7 @@ def test_further_arms_are_counted():
     assert "arm3: 12.5% of the examples, 0.9% of the loss; and 3 more, see the report; the mixture" in line
 
 
-def test_the_mixture_that_a_run_begins_with():
+def test_the_first_mixture_depends_on_the_policy():
     config = get_config()
     config.objectives.arms = {
         "a": {"objective": "copying", "weight": 3.0},
@@ -136,9 +136,9 @@ def text(tmp_path_factory):
     )
 
 
-def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
-    """A run of three decisions, and the same run restarted in the middle of the second one."""
-    # Fewer than a run counts: this test is about what depends on the counts, not about how exact they are.
+def test_batches_by_target_tokens_are_the_same_after_a_restart(text, monkeypatch):
+    """Compares a run of three decisions with the same run restarted during the second one."""
+    # Count fewer examples than a run does: this test does not depend on the accuracy of the counts.
     monkeypatch.setattr(mixture_shares, "_EXAMPLES", 200)
     monkeypatch.setattr(mixture_shares, "_EXACT_EXAMPLES", 400)
     config = get_config("fixed")
@@ -153,7 +153,7 @@ def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
     mixtures = [np.array(each, np.float32) for each in ((0.5, 0.5), (0.9, 0.1), (0.1, 0.9))]
 
     def start(position, step, published):
-        # Counted again, as a restart does.
+        # Count again, as a restart does.
         batches = MixtureBatches(run, measure_shares(config, mixture, text), text)
         for each in published:
             batches.publish(each)
@@ -167,7 +167,7 @@ def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
         position = whole.gather(made[6][1])
         drawn_under = [whole.history.wait_for(decision) for decision in range(3)]
         whole.close()
-        # As a run does that resumes when 7 steps are done: the mixture in force stands for those before.
+        # As a run that resumes after 7 steps: it also publishes the current mixture for earlier decisions.
         resumed = start(position, 7, [mixtures[1], mixtures[1]])
         for number in range(7, 15):
             if number == 9:
@@ -177,14 +177,14 @@ def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
                 np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
             np.testing.assert_array_equal(states, made[number][1])
         resumed.close()
-    # Copying's examples are short, so they are most of those drawn, whatever the mixture.
+    # Examples of copying are short, so most drawn examples are copying under every mixture.
     tokens = measure_shares(config, mixture, text).lengths.mean_target_tokens
     written, copied = mixture.names.index("text"), mixture.names.index("copy")
     assert tokens[written] > 5 * tokens[copied]
-    for asked, sampling in zip(mixtures, drawn_under, strict=True):
+    for requested, sampling in zip(mixtures, drawn_under, strict=True):
         products = sampling * tokens
-        np.testing.assert_allclose(products / products.sum(), asked, rtol=1e-6)
-        assert sampling[copied] > asked[copied]
-    # What the batches hold: by examples, copying would have a sixth of the target tokens or less.
+        np.testing.assert_allclose(products / products.sum(), requested, rtol=1e-6)
+        assert sampling[copied] > requested[copied]
+    # With shares of examples, copying would have at most a sixth of the target tokens in the batches.
     loss_arms = np.concatenate([np.asarray(batch.arm_ids)[batch.loss_mask] for batch, _ in made[:5]])
     assert 0.25 < np.mean(loss_arms == copied) < 0.75

@@ -9,15 +9,15 @@ from birdie_jax.text import TokenShards, prepare
 
 
 class _SecondProcess(Processes):
-    """Process 1 of a run whose first process has reported its text."""
+    """Process 1 of a run; the first process has already sent its text."""
 
-    def __init__(self, said=""):
+    def __init__(self, text=""):
         self.index = 1
-        self.said = said
+        self.text = text
 
     def broadcast_from_first(self, name, make):
-        self.said = self.said or make()
-        return self.said
+        self.text = self.text or make()
+        return self.text
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def test_processes_must_read_the_same_text(prepared):
     texts = [f"document {number}\n    of the river " * 20 for number in range(60)]
     first = _SecondProcess()
     check_same_text(tuple(prepared("first", texts)), first)
-    check_same_text(tuple(prepared("copied", texts)), _SecondProcess(first.said))
-    # As long, and of the same tokens, in another order.
+    check_same_text(tuple(prepared("copied", texts)), _SecondProcess(first.text))
+    # The same length and the same tokens, in another order.
     other = prepared("other", [*texts[1:], texts[0]])
     with pytest.raises(
         DataError, match=r"other: the text of process 1 differs from that of process 0 in .*first;"
     ):
-        check_same_text(tuple(other), _SecondProcess(first.said))
+        check_same_text(tuple(other), _SecondProcess(first.text))

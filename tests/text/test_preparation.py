@@ -155,8 +155,8 @@ def test_a_second_preparation_of_a_folder_waits_and_reports_it(run, corpus, tmp_
     other.start()
     assert load_manifest(run(corpus, tmp_path / "out")).complete
     assert not other.is_alive()
-    said = f"{tmp_path}/out: another prepare_data is writing there; waiting until it ends\n"
-    assert capfd.readouterr().err == said
+    message = f"{tmp_path}/out: another prepare_data is writing there; waiting until it ends\n"
+    assert capfd.readouterr().err == message
 
 
 def test_a_prepared_folder_within_the_source_is_ignored(run, tmp_path, make_texts, make_json_lines):

@@ -195,8 +195,8 @@ def test_one_of_two_writers_waits_without_generations(corpus, settings, url, mon
 
     monkeypatch.setattr(ManifestGuard, place, overtaken)
     prepare(str(corpus), url, **settings)
-    said = f"{url}: another prepare_data is writing there; waiting until it ends\n"
-    assert capfd.readouterr().err == said
+    message = f"{url}: another prepare_data is writing there; waiting until it ends\n"
+    assert capfd.readouterr().err == message
     assert contents(url) == expected
 
 
