@@ -77,8 +77,8 @@ class MixtureHistory:
 
     Every batch must be made under the mixture of the decision that governs it, on every process and however
     far ahead batches are made. So a maker of batches waits until that decision is published here. The
-    history is an anonymous file that workers map, whatever their start method. The file disappears with the
-    history, even if the process is killed.
+    history is an anonymous file that workers map, whatever their start method. On Linux, the file
+    disappears with the history, even if the process is killed.
     """
 
     def __init__(self, num_arms: int, num_decisions: int):

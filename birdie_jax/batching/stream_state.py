@@ -58,7 +58,7 @@ class StreamLayout(NamedTuple):
 
         Args:
             state: the state of the stream.
-            rows: the rows of the global batch.
+            rows: the number of rows of the global batch.
             records: the number of records of each text.
         """
         passed = state[1 : 1 + self.num_cursors : 2].tolist()

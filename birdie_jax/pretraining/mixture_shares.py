@@ -137,7 +137,7 @@ def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:
         named += [each for each in sums if _is_small(*each[1:])]
     if not named:
         return ""
-    # Largest loss of share first.
+    # Sort by the difference of the shares, largest first.
     named.sort(key=lambda each: each[2] - each[1])
     shown = "; ".join(
         f"{name}: {examples:.1%} of the examples, {loss:.1%} of the loss"

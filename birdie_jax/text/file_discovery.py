@@ -37,7 +37,7 @@ def find_status(path: Path) -> os.stat_result | None:
 
 
 def find_below(folder: Path, left_out: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yield all files below `folder`.
+    """Yield everything below `folder` that is not a folder.
 
     Hidden files and folders are ignored, and those whose name is in `left_out`.
 

@@ -24,7 +24,7 @@ class Pieces(Protocol):
             num_threads: the number of threads, if the library lets the caller choose it; -1 = all.
 
         Raises:
-            ValueError: a text holds a lone surrogate, so it is not Unicode text.
+            ValueError: a text contains a lone surrogate, so it is not Unicode text.
         """
         ...
 
@@ -32,7 +32,7 @@ class Pieces(Protocol):
         """Return the int32 pieces of a text, and int64 [pieces, 2]: the character range of each piece.
 
         Raises:
-            ValueError: the text holds a lone surrogate, so it is not Unicode text.
+            ValueError: the text contains a lone surrogate, so it is not Unicode text.
         """
         ...
 

@@ -33,8 +33,8 @@ class TokenShards:
         not_mirrored: why the shards of a bucket are not copied to this machine; empty if they are.
         split: `train` or `validation`.
         manifest: the manifest of the folder.
-        num_pieces: the pieces of the tokenizer that made the shards.
-        vocab_size: the padded vocabulary of the tokenizer that made the shards.
+        num_pieces: the number of pieces of the tokenizer that made the shards.
+        vocab_size: the padded vocabulary size of that tokenizer.
         num_tokens: the number of tokens of the split.
         num_documents: the number of documents of the split.
         max_record_tokens: the number of tokens in the longest record of the split.

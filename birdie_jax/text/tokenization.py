@@ -144,7 +144,7 @@ _work: Callable[[list[str]], list[TokenizedDocument]]
 
 
 def _start_worker(tokenization: Tokenization) -> None:
-    global _work  # noqa: PLW0603  (a pool hands its workers nothing but through a global)
+    global _work  # noqa: PLW0603  (a pool passes data to its workers only through a global)
     _work = tokenization
     # The parent handles Ctrl-C. A killed parent cannot stop its workers, so they watch it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

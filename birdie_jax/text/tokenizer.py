@@ -70,7 +70,7 @@ class Tokenizer:
         """Return the int32 token ids of `text`, all at least 256.
 
         Raises:
-            ValueError: `text` holds a lone surrogate, so it is not Unicode text.
+            ValueError: `text` contains a lone surrogate, so it is not Unicode text.
         """
         return self.encode_batch([text])[0]
 
@@ -80,7 +80,7 @@ class Tokenizer:
         For a tokenizer.json, the `tokenizers` library chooses the number of threads.
 
         Raises:
-            ValueError: a text holds a lone surrogate, so it is not Unicode text.
+            ValueError: a text contains a lone surrogate, so it is not Unicode text.
         """
         return [
             pieces + np.int32(NUM_SPECIAL_TOKENS)
@@ -95,7 +95,7 @@ class Tokenizer:
             If several byte tokens form one character, the last of them covers it and the others are empty.
 
         Raises:
-            ValueError: `text` holds a lone surrogate, so it is not Unicode text.
+            ValueError: `text` contains a lone surrogate, so it is not Unicode text.
         """
         pieces, offsets = self._pieces.encode_with_offsets(text)
         return pieces + np.int32(NUM_SPECIAL_TOKENS), offsets
