@@ -68,13 +68,13 @@ def test_whole_command(corpus, tmp_path):
 # Each of these has the meaning of `--name=value` alone; a shell hands over no null character.
 _UNUSABLE_FLAGS = [
     (["--input=/nowhere"], "input '/nowhere': is not a file, a folder or 'stdlib'"),
-    (["--input="], "the input is empty; a file, a folder, a glob or 'stdlib' is expected"),
+    (["--input="], "the input is empty; allowed: a file, a folder, a glob or 'stdlib'"),
     (["--input=" + "x" * 100_000], "input 'xxxxx"),
     (["--input=two\nlines"], "input 'two\\nlines': is not a file"),
     (["--output="], "flag --output=: found ''; allowed: the name of a file or folder"),
     (["--output=" + "x" * 100_000], "output is 'xxxxx"),
     (["--text_field="], "text_field is ''; allowed: the name of a field"),
-    (["--tokenizer=/dev/zero"], "/dev/zero: is a device; a regular file is expected"),
+    (["--tokenizer=/dev/zero"], "/dev/zero: is a device; allowed: a regular file"),
     (["--tokenizer=/nowhere"], "/nowhere: the tokenizer model cannot be read: No such file"),
     (["--validation_fraction=2"], "validation_fraction is 2.0; allowed: between 0 and 1"),
     (["--vocab_size=0"], "vocab_size is 0; allowed: 1 to 1,048,576"),

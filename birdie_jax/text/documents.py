@@ -149,8 +149,8 @@ def _divide(contents: BufferedIOBase, separator: bytes, path: Location) -> Itera
         searched = max(0, len(pending) - len(separator) + 1)
         if len(pending) > MAX_LINE_BYTES:
             raise DataError(
-                f"{path}: document {number}: is longer than {MAX_LINE_BYTES} bytes; the separator "
-                f"{shown(separator.decode())} is expected before"
+                f"{path}: document {number}: is longer than {MAX_LINE_BYTES} bytes; allowed: the separator "
+                f"{shown(separator.decode())} before that"
             )
     if pending:
         yield bytes(pending), 0
@@ -181,7 +181,7 @@ def _read_json_lines(
             if len(line) > MAX_LINE_BYTES:
                 raise DataError(
                     f"{path}: line {number + 1}: is longer than {MAX_LINE_BYTES} bytes; "
-                    "one JSON object a line is expected"
+                    "allowed: one JSON object a line"
                 )
             if number >= start:
                 place = f"line {number + 1}"
@@ -205,7 +205,9 @@ def _read_tar(
                 continue
             place = f"sample {shown(name)}"
             if not members:
-                raise DataError(f"{path}: {place}: has neither a .txt nor a .json; one of them is expected")
+                raise DataError(
+                    f"{path}: {place}: has neither a .txt nor a .json; allowed: at least one of them"
+                )
             record: dict[str, Any] = {}
             if "json" in members:
                 record = parse_record(members["json"], path, f"{place}: .json", 0)
@@ -229,7 +231,7 @@ def parse_record(contents: bytes, path: Location, place: str, offset: int) -> di
     except UnusableJson as error:
         raise DataError(f"{path}: {place}: {error}") from error
     if not isinstance(record, dict):
-        raise DataError(f"{path}: {place}: is a JSON {type(record).__name__}; an object is expected")
+        raise DataError(f"{path}: {place}: is a JSON {type(record).__name__}; allowed: an object")
     return record
 
 
@@ -259,7 +261,7 @@ def _load_json(text: str) -> Any:
 
 def _check_text(value: Any, path: Location, place: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"{path}: {place} is a {type(value).__name__}; a string is expected")
+        raise DataError(f"{path}: {place} is a {type(value).__name__}; allowed: a string")
     # JSON can escape half of a surrogate pair, which is not Unicode text and has no UTF-8.
     if not value.isascii():
         try:
@@ -267,7 +269,7 @@ def _check_text(value: Any, path: Location, place: str) -> str:
         except UnicodeEncodeError as error:
             raise DataError(
                 f"{path}: {place} holds the lone surrogate {value[error.start]!a} "
-                f"at character {error.start}; Unicode text is expected"
+                f"at character {error.start}; allowed: Unicode text"
             ) from error
     return value
 

@@ -71,7 +71,7 @@ class Condition:
     def _unusable(self, found: object, place: str, wanted: str) -> DataError:
         return DataError(
             f"{place}: field {shown(self.field)} is a {type(found).__name__}; the filter compares it with "
-            f"{shown(self.value)}, and {wanted} is expected"
+            f"{shown(self.value)}; allowed: {wanted}"
         )
 
 

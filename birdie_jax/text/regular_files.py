@@ -23,7 +23,7 @@ def check_regular(path: Path, status: os.stat_result) -> None:
     """
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
-        raise DataError(f"{path}: is {kind}; a regular file is expected")
+        raise DataError(f"{path}: is {kind}; allowed: a regular file")
 
 
 def read_regular(path: Path) -> bytes:

@@ -231,7 +231,7 @@ def open_source(
             a file has an unsupported suffix.
     """
     if not spec:
-        raise DataError(f"the input is empty; a file, a folder, a glob or {STANDARD_LIBRARY!r} is expected")
+        raise DataError(f"the input is empty; allowed: a file, a folder, a glob or {STANDARD_LIBRARY!r}")
     rules = make_rules(text_field, document_separator, document_filter, deduplicate)
     if is_remote(spec):
         return _open_remote(spec, rules, commit)

@@ -53,7 +53,7 @@ class Tokenizer:
 
     def _load(self, model_bytes: bytes, name: str) -> None:
         if not model_bytes:
-            raise DataError(f"{name}: is empty; a SentencePiece model is expected")
+            raise DataError(f"{name}: is empty; allowed: a SentencePiece model or tokenizer.json")
         self.is_json = model_bytes.startswith(_JSON_BEGINS)
         kind = HuggingFacePieces if self.is_json else SentencePiecePieces
         self._pieces: Pieces = kind(model_bytes, name)

@@ -50,7 +50,7 @@ def train_tokenizer(
     if tokenizer_type not in TOKENIZER_TYPES:
         raise ValueError(f"tokenizer_type is {tokenizer_type!r}; allowed: {', '.join(TOKENIZER_TYPES)}")
     if sample_bytes < 1:
-        raise ValueError(f"sample_bytes is {sample_bytes}; at least 1 is expected")
+        raise ValueError(f"sample_bytes is {sample_bytes}; allowed: at least 1")
     return train_on_sample(sample_passages(documents, sample_bytes, seed), vocab_size, tokenizer_type)
 
 

@@ -73,7 +73,7 @@ def test_invalid_flags_are_refused(folder):
             f"{folder / 'empty.txt'}: the prompt is empty (found 0 characters); prefix_lm allows: "
         ),
         (run, f"--context_file={folder / 'no.txt'}", save): f"{folder / 'no.txt'}: cannot be read: No such",
-        (run, f"--context_file={folder}", save): f"{folder}: is a folder; a regular file is expected",
+        (run, f"--context_file={folder}", save): f"{folder}: is a folder; allowed: a regular file",
         (run, f"--context_file={folder / 'latin.txt'}", save): (
             f"{folder / 'latin.txt'}: byte 2: found b'\\xef'; allowed: UTF-8 text"
         ),

@@ -88,8 +88,8 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "a"}\n')[:-4])
     for file, said in (
         (path, "cannot be read: No such file or directory"),
-        (tmp_path, "is a folder; a regular file is expected"),
-        (tmp_path / "pipe.jsonl", "is a named pipe (FIFO); a regular file is expected"),
+        (tmp_path, "is a folder; allowed: a regular file"),
+        (tmp_path / "pipe.jsonl", "is a named pipe (FIFO); allowed: a regular file"),
         (tmp_path / "cut.jsonl.gz", "is truncated or damaged"),
         ("http://x/y", "'http://x/y': found a URL that cannot be used; allowed: gs://BUCKET/..."),
     ):

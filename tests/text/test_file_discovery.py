@@ -163,7 +163,7 @@ def test_an_irregular_file_is_named(tree, make, kind, suffix, pattern):
     path = tree / f"other{suffix}"
     make(path)
     spec = tree / pattern.format(name=path.name)
-    refused(spec, re.escape(f"{path}: is {kind}; a regular file is expected"))
+    refused(spec, re.escape(f"{path}: is {kind}; allowed: a regular file"))
 
 
 def test_a_pipe_with_an_unsupported_suffix_is_ignored_in_a_folder(tree):

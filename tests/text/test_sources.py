@@ -146,11 +146,11 @@ def test_an_unusable_source_is_named(tmp_path):
         (b'{"text": "cut', r"is not JSON: Invalid control character at \(character 13\)"),
         (b'{"text": "x", "text": "y"}', r"has the field 'text' twice; allowed: once"),
         (b'{"text": "x", "meta": {"n": 1, "n": 2}}', r"has the field 'n' twice"),
-        (b'["text"]', r"is a JSON list; an object is expected"),
-        (b'{"text": null}', r"field 'text' is a NoneType; a string is expected"),
+        (b'["text"]', r"is a JSON list; allowed: an object"),
+        (b'{"text": null}', r"field 'text' is a NoneType; allowed: a string"),
         (b'{"text": "\\ud800"}', r"field 'text' holds the lone surrogate '\\ud800' at character 0"),
         (b"[" * 1000, r"is nested too deeply"),
-        (json_lines("x" * 2000), r"is longer than 1,?500 bytes; one JSON object a line"),
+        (json_lines("x" * 2000), r"is longer than 1,?500 bytes; allowed: one JSON object a line"),
         (b'{"text": "caf\xe9"}', None),
     ],
 )
@@ -169,7 +169,7 @@ def test_faults_of_parquet_are_named(tmp_path):
     path = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"body": ["x"], "n": [1]}), path)
     refused(path, re.escape(f"{path}: has no column 'text'; its columns are ['body', 'n']"))
-    refused(path, r"row 0: field 'n' is a int; a string is expected", text_field="n")
+    refused(path, r"row 0: field 'n' is a int; allowed: a string", text_field="n")
     twice = pyarrow.Table.from_arrays([pyarrow.array(["x"]), pyarrow.array(["y"])], ["text", "text"])
     pyarrow.parquet.write_table(twice, path)
     refused(path, "has the column 'text' 2 times; allowed: once")
@@ -217,11 +217,11 @@ def test_other_fields_may_contain_any_number(tmp_path, number):
     path.write_text(f'{{"text": "one", "n": {number}, "deep": [[{number}]]}}\n{{"text": "two"}}\n')
     assert texts_of(path) == ["one", "two"]
     path.write_text(f'{{"text": {number}}}\n')
-    refused(path, r"line 1: field 'text' is a (int|float); a string is expected")
+    refused(path, r"line 1: field 'text' is a (int|float); allowed: a string")
     path.write_text(f'{{"text": "one", "n": {number}, }}\n')
     refused(path, "line 1: is not JSON")
     path.write_text(f"{number}\n")
-    refused(path, "line 1: is a JSON (int|float); an object is expected")
+    refused(path, "line 1: is a JSON (int|float); allowed: an object")
 
 
 _LONG_NAME = "n" * 100_000
