@@ -1,7 +1,7 @@
 """Fine-tuning on phone books in stages that end when learned, several times per checkpoint.
 
 Each stage is a separate run from the last checkpoint of the previous one, with a new optimizer. A stage
-ends at the first measurement with `FineTuningPlan.learned` of its validation questions answered exactly.
+ends at the first measurement with `BookStage.learned` of its validation questions answered exactly.
 All stages together have at most `FineTuningPlan.steps` steps. During training only the one size of books
 that decides the stage is measured, which takes little time.
 """
@@ -54,8 +54,7 @@ class StageRun(NamedTuple):
 
     def is_learned(self, curve: list[dict[str, Any]]) -> bool:
         """Return whether a learning curve ends with the share of right answers that the stage asks for."""
-        learned = SCALES[self.run.scale].phonebook_tuning.learned
-        return bool(curve) and curve[-1][f"{self.cell}/{EXACT}"] >= learned
+        return bool(curve) and curve[-1][f"{self.cell}/{EXACT}"] >= self.plan.learned
 
 
 def stages_of(run: Run, number: int) -> Iterator[StageRun]:
@@ -69,11 +68,12 @@ def choose_stage(config: ml_collections.ConfigDict, run: Run, number: int, stage
     scale, chosen = SCALES[run.scale], StageRun(run, number, stage)
     plan = scale.phonebook_tuning
     name = sorted(config.finetune.stages)[stage]
-    config.finetune.stages = {name: config.finetune.stages[name]}
-    cells = question_tasks(scale, PHONEBOOK, VALIDATION, "")
+    books = scale.phonebook.book_settings(number)
+    config.finetune.stages = {name: {**config.finetune.stages[name], **books, **chosen.plan.books}}
+    cells = question_tasks(scale, PHONEBOOK, VALIDATION, "", number)
     config.eval.tasks = {chosen.cell: cells[chosen.cell]}
     config.eval.task_rows = scale.phonebook.validation_questions
-    config.eval.stop_when = f"{chosen.cell}/{EXACT} >= {plan.learned:g}"
+    config.eval.stop_when = f"{chosen.cell}/{EXACT} >= {chosen.plan.learned:g}"
     config.seed = (run.seed * _PLACES + number) * _PLACES + stage
     config.checkpoint.every_steps = max(plan.measured_every, plan.steps // 8)
     config.checkpoint.keep = 2

@@ -39,13 +39,21 @@ def grid_of(scale: Scale, tuning: str) -> FineTuningPlan:
     return scale.phonebook_tuning if tuning == PHONEBOOK else scale.extraction_tuning
 
 
+def tunings_on_grids(scale: Scale) -> tuple[str, ...]:
+    """Return what the models of a scale are fine-tuned on over a grid of rates and steps."""
+    tunings = (EXTRACTION,) if scale.has_curriculum else TUNINGS
+    return tuple(tuning for tuning in tunings if grid_of(scale, tuning).steps)
+
+
 def phonebook_cells(plan: PhonebookPlan) -> list[tuple[str, int, int]]:
     """Return name, entries and numbers asked for of each cell: one number by entries, then more numbers."""
     cells = [(f"entries_{entries}", entries, 1) for entries in plan.entries]
     return cells + [(f"numbers_{numbers}", plan.entries_of_numbers, numbers) for numbers in plan.numbers]
 
 
-def question_tasks(scale: Scale, tuning: str, split: str, questions: Path | str) -> dict[str, dict]:
+def question_tasks(
+    scale: Scale, tuning: str, split: str, questions: Path | str, number: int = 0
+) -> dict[str, dict]:
     """Return the tasks that measure a fine-tuned model, by name.
 
     Args:
@@ -53,6 +61,7 @@ def question_tasks(scale: Scale, tuning: str, split: str, questions: Path | str)
         tuning: "phonebook" or "extraction".
         split: "validation" or "test".
         questions: the file of the questions on passages of that split.
+        number: the number of the fine-tuning of a checkpoint, which may determine the form of books.
     """
     if tuning == EXTRACTION:
         task = {
@@ -65,10 +74,11 @@ def question_tasks(scale: Scale, tuning: str, split: str, questions: Path | str)
         return {EXTRACTION: task}
     plan = scale.phonebook
     count = plan.validation_questions if split == VALIDATION else plan.test_questions
+    books = plan.book_settings(number)
     form = {
-        key: plan.books[key]
+        key: books[key]
         for key in ("number_format", "name_words", "question", "question_form")
-        if key in plan.books
+        if key in books
     }
     return {
         name: {

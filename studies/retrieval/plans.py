@@ -18,14 +18,16 @@ class BookStage(NamedTuple):
         books: settings of the task that differ in it.
         share: its share of the train steps, before shares are normalised.
         until: the entries of the books that decide whether the stage is learned; such stages have
-            no share, and end when they are (`FineTuningPlan.learned`).
+            no share, and end when they are.
         steps: the largest number of steps of such a stage; 0 = all that are left.
+        learned: the share of exact answers that ends such a stage.
     """
 
     books: Mapping[str, Any]
     share: float = 0.0
     until: int = 0
     steps: int = 0
+    learned: float = 0.8
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class PhonebookPlan:
         validation_questions: the questions of each cell for the choice of learning rate and steps.
         test_questions: the questions of each cell that measure the chosen model once.
         stages: the parts of fine-tuning, from few entries to many; empty = all sizes from the first step.
+        question_places: where the books of each fine-tuning of a checkpoint have the question: "before",
+            "after" or "both"; empty = as `books` says in all.
     """
 
     books: Mapping[str, Any]
@@ -50,6 +54,12 @@ class PhonebookPlan:
     validation_questions: int
     test_questions: int
     stages: tuple[BookStage, ...] = ()
+    question_places: tuple[str, ...] = ()
+
+    def book_settings(self, number: int) -> dict[str, Any]:
+        """Return the settings of the books of fine-tuning `number` of a checkpoint."""
+        places = self.question_places
+        return {**self.books, "question": places[number]} if places else dict(self.books)
 
 
 @dataclass(frozen=True)
@@ -77,14 +87,13 @@ class FineTuningPlan:
 
     Attributes:
         learning_rates: the learning rates, each constant and without warm-up.
-        steps: the train steps of each.
+        steps: the train steps of each; 0 = no fine-tuning.
         measured_every: the train steps between two measurements; each is a point of the grid, because the
             rate is constant.
         rows: the rows of a batch.
         length: the positions of a row.
         seeds: the number of fine-tunings of a checkpoint if stages end when learned; each reads other
             books, which are the same for all runs of a seed.
-        learned: the share of exact answers that ends such a stage.
     """
 
     learning_rates: tuple[float, ...]
@@ -93,7 +102,6 @@ class FineTuningPlan:
     rows: int
     length: int
     seeds: int = 1
-    learned: float = 0.8
 
     @property
     def measured_steps(self) -> tuple[int, ...]:

@@ -245,6 +245,29 @@ _MEMORY = replace(
     ),
 )
 
+# When reading in both directions matters: half and all of the state, the question before and after.
+_DIRECTION_SEEDS = tuple(range(20, 25))
+_DIRECTION = replace(
+    _WORTH,
+    name="direction",
+    phonebook=replace(
+        _WORTH.phonebook,
+        books=_SMALL_BOOKS | {"min_entries": 2, "max_entries": 16, "max_numbers": 1},
+        entries=(2, 8, 16),
+        stages=(
+            BookStage({"max_entries": 3}, until=2, steps=1000),
+            BookStage({}, until=16, learned=1.0),
+        ),
+        question_places=("after", "before", "both"),
+    ),
+    phonebook_tuning=replace(_WORTH.phonebook_tuning, measured_every=100, length=256),
+    extraction_tuning=replace(_WORTH.extraction_tuning, steps=0),
+    variants={f"state_{channels}": Variant(DEFAULT_MODEL, {"state": channels}) for channels in (64, 128)},
+    models=("state_64", "state_128"),
+    seeds=_DIRECTION_SEEDS,
+    order=((("mixture_fixed_causal", "mixture_fixed"), _DIRECTION_SEEDS),),
+)
+
 SCALES: Mapping[str, Scale] = MappingProxyType(
     {
         scale.name: scale
@@ -268,6 +291,14 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             ),
             _WORTH,
             _MEMORY,
+            _DIRECTION,
+            # Its seed does not count either.
+            replace(
+                _DIRECTION,
+                name="direction_pilot",
+                seeds=(100,),
+                order=((("mixture_fixed_causal", "mixture_fixed"), (100,)),),
+            ),
             # Its seed is not among those that count: to see that steps and rates are sensible.
             replace(
                 _WORTH,

@@ -14,8 +14,9 @@ from birdie_jax.text import load_tokenizer
 from studies.results import read_result, read_results, write_result
 from studies.retrieval import fine_tuning
 from studies.retrieval.curriculum import StageRun, stage_command, stage_curve, stages_of
+from studies.retrieval.direction import direction_figures, direction_tables
 from studies.retrieval.figures import figures_of
-from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, TEST, TUNINGS, VALIDATION
+from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, TEST, VALIDATION
 from studies.retrieval.measuring import SQUAD, baselines_of_books, mean_commonest_digits, pretrained_tasks
 from studies.retrieval.plans import PROCEDURES, Run, Scale, runs_of
 from studies.retrieval.pretraining import pretraining_command, pretraining_record
@@ -101,16 +102,11 @@ class Retrieval(Study[Scale, Run]):
                 first = StageRun(run, number, 0)
                 if not is_trained(self.tuned(run, first.name)):
                     left.append(self._stage_command(first, pretrained, 0))
-        for tuning in self._grids:
+        for tuning in fine_tuning.tunings_on_grids(self.scale):
             for rate in fine_tuning.grid_of(self.scale, tuning).learning_rates:
                 if not is_trained(self.tuned_with(run, tuning, rate)):
                     left.append(self._tuning_command(run, tuning, rate))
         return left
-
-    @property
-    def _grids(self) -> tuple[str, ...]:
-        """What models are fine-tuned on over a grid of rates and steps."""
-        return (EXTRACTION,) if self.scale.has_curriculum else TUNINGS
 
     def _stage_command(self, one: StageRun, source: Path, before: int) -> Command:
         left = self.scale.phonebook_tuning.steps - before
@@ -140,12 +136,13 @@ class Retrieval(Study[Scale, Run]):
             as_it_is = self._measure(
                 pretrained_tasks(self.scale, corpus), pretrained, last_step(pretrained), log
             )
-        tuned = {tuning: self._tune(run, tuning, clock, log) for tuning in self._grids}
+        grids = fine_tuning.tunings_on_grids(self.scale)
+        tuned = {tuning: self._tune(run, tuning, clock, log) for tuning in grids}
         # Of the grid only the chosen run is measured again.
         rates = {tuning: found["chosen"]["learning_rate"] for tuning, found in tuned.items()}
         others = [
             self.tuned_with(run, tuning, rate) / "checkpoints"
-            for tuning in self._grids
+            for tuning in grids
             for rate in fine_tuning.grid_of(self.scale, tuning).learning_rates
             if rate != rates[tuning]
         ]
@@ -211,9 +208,11 @@ class Retrieval(Study[Scale, Run]):
                 if not one.is_learned(curve) or before >= scale.phonebook_tuning.steps:
                     break
         with clock.stage("measuring"):
-            tasks = fine_tuning.question_tasks(scale, PHONEBOOK, TEST, "")
+            tasks = fine_tuning.question_tasks(scale, PHONEBOOK, TEST, "", number)
             test = self._measure(tasks, workdir, last_step(workdir), log)
-        return {"number": number, "steps": before, "curve": curve, "test": test}
+        found = {"number": number, "steps": before, "curve": curve, "test": test}
+        places = scale.phonebook.question_places
+        return {**found, "question": places[number]} if places else found
 
     def _measure(
         self, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, step: int, log: Path
@@ -257,8 +256,12 @@ class Retrieval(Study[Scale, Run]):
 
     def tables(self, results: Mapping[Run, Mapping[str, Any]]) -> list[str]:
         """Return the sections of the page."""
+        if self.scale.phonebook.question_places:
+            return direction_tables(results)
         return worth_tables(self.scale, results) if self.scale.has_curriculum else all_tables(results)
 
     def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
         """Give the figures of the page."""
+        if self.scale.phonebook.question_places:
+            return direction_figures(results)
         return worth_figures(self.scale, results) if self.scale.has_curriculum else figures_of(results)

@@ -16,7 +16,7 @@ from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.task_hook import read_stop_rule
 from studies.comparison import Scored, gather, mean_with_interval, paired_difference
 from studies.retrieval.config import get_config
-from studies.retrieval.fine_tuning import TUNINGS, choose, steps_to
+from studies.retrieval.fine_tuning import choose, steps_to, tunings_on_grids
 from studies.retrieval.measuring import commonest_digits, copy_any_entry
 from studies.retrieval.plans import PAPER_PROCEDURES, PROCEDURES, runs_of
 from studies.retrieval.scales import SCALES
@@ -152,7 +152,7 @@ def test_every_configuration_is_allowed(scale):
             (only,) = read_stages(parsed)
             assert only.steps == plan.phonebook_tuning.steps
             assert read_stop_rule(parsed.eval, tasks_of_config(parsed.eval.tasks, "")) is not None
-        for tuning in TUNINGS[1:] if plan.has_curriculum else TUNINGS:
+        for tuning in tunings_on_grids(plan):
             stages = read_stages(parse_config(get_config(f"{variant},{tuning},0.001")))
             assert sum(stage.steps for stage in stages) == max(
                 getattr(SCALES[scale], f"{tuning}_tuning").measured_steps
