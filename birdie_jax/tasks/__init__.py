@@ -1,6 +1,6 @@
 """Tasks for evaluation and fine-tuning."""
 
-# Importing a task registers it: a new one is one file, and one line here.
+# Importing a task's module registers the task. To add a task, add its module to this list.
 from birdie_jax.tasks import (
     agreement,
     associative_recall,

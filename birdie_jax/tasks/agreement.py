@@ -1,10 +1,10 @@
-"""Whether a model of hidden tokens finds the right form of a word more probable than the wrong one.
+"""Agreement: compare the probabilities that a masked language model gives two forms of a word.
 
     python -m birdie_jax.evaluate --workdir=runs/bigs_tiny --task=agreement:path=nounpp.json
 
-Subject and verb agree in number, whatever is between them (Linzen et al. 2016); so do other pairs of
-words. As Goldberg 2019 measures it, and after him "Pretraining Without Attention" (section 7.4): the whole
-sentence is read with the word hidden, and the two forms are compared.
+Subject and verb agree in number, whatever is between them (Linzen et al. 2016). So do other pairs of words.
+The method follows Goldberg 2019 and "Pretraining Without Attention" (section 7.4): mask the word, read the
+whole sentence, and compare the probabilities of the two forms.
 """
 
 from collections.abc import Sequence
@@ -29,18 +29,18 @@ from birdie_jax.text import Tokenizer
 
 ATTRACTORS_GROUP, PIECES_GROUP = "attractors", "pieces"
 CONSTRUCTION = "construction"
-"""The kind of the categories."""
+"""The kind of the task's categories."""
 
-# Texts next to each other, of different lengths.
+# `_` is an anonymous axis: the parts of a sentence have different lengths.
 _Tokens = Int32[np.ndarray, " _"]
 
 
-class _Asked(NamedTuple):
-    """A question as the model reads it.
+class _PreparedQuestion(NamedTuple):
+    """A question and its examples.
 
     Attributes:
         question: the question.
-        forms: the examples of the right form, and of the wrong form.
+        forms: the examples of the right form, then the examples of the wrong form.
     """
 
     question: Question
@@ -50,25 +50,32 @@ class _Asked(NamedTuple):
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Agreement(Task):
-    """Pairs of sentences that differ in one word.
+    """Score pairs of sentences that differ in one word.
 
-    A word of several pieces is scored by the sum of log p of each, with those before it in their places and
-    those after it hidden. Published measurements leave out pairs with such a form: they are `pieces` = 1
-    here. A sentence that ends in a letter gets a full stop.
+    The score of a word of several pieces is the sum of the log-probabilities of its pieces. For each piece,
+    the model sees the pieces before it, and the later pieces are masked. Published measurements leave out
+    pairs with such words; to compare with them, use the group `pieces` = 1. If a sentence ends in a letter
+    or a digit, the task adds a full stop.
 
     Metrics:
         accuracy: whether the right form is more probable.
-        log_odds: the difference in nats.
+        log_odds: the log-probability of the right form minus that of the wrong form, in nats.
 
-    Groups: `pieces`, those of the form that has more; `prompt_tokens`; and `attractors`, where the file
-    has them. Categories: `construction`, if it names them.
+    Groups:
+        pieces: the number of pieces of the longer form.
+        prompt_tokens: the number of positions of the longer form's example.
+        attractors: the number of attractors, if the file has it.
+
+    Categories:
+        construction: the construction, if the file names it.
 
     Attributes:
         path: the file, or its URL.
-        format: choices: BIG-bench's JSON, of sentences that continue with one of two words; gulordava: the
-            table of Gulordava et al. 2018; linzen: lines of attractors, the sentence (not read), the
-            same with ***mask***, the right and the wrong form; marvin_linzen: lines that begin with a
-            construction and end with the right and the wrong sentence (Marvin and Linzen 2018).
+        format: choices: JSON of BIG-bench, sentences that continue with one of two words. gulordava: the
+            table of Gulordava et al. 2018. linzen: tab-separated lines with the number of attractors, the
+            sentence (ignored), the sentence with ***mask***, the right form and the wrong form.
+            marvin_linzen: tab-separated lines that begin with the construction and end with the right and
+            the wrong sentence (Marvin and Linzen 2018).
         skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
@@ -86,29 +93,29 @@ class Agreement(Task):
         self._pairs()
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the model score both forms of every pair.
+        """Score both forms of every pair.
 
         Raises:
-            DataError: the file cannot be read, or a record of it.
+            DataError: the file or one of its records cannot be read.
         """
         objective = _objective(model.arm_in_place)
         pairs, refused = self._pairs()
-        asked = []
+        prepared = []
         for name, pair in pairs:
             try:
-                asked.append(_ask(name, pair, objective, model.tokenizer, model.max_length))
-            except _CannotAskError as error:
+                prepared.append(_prepare(name, pair, objective, model.tokenizer, model.max_length))
+            except _UnusablePairError as error:
                 refused.append(f"question {name}: {error}")
-        examples = [example for one in asked for form in one.forms for example in form]
-        losses = iter(float(found.losses.sum()) for found in model.fill_in(examples, progress))
+        examples = [example for one in prepared for form in one.forms for example in form]
+        losses = iter(float(filled.losses.sum()) for filled in model.fill_in(examples, progress))
         answers = []
-        for one in asked:
+        for one in prepared:
             good, bad = (-sum(next(losses) for _ in form) for form in one.forms)
             answers.append(_score(one.question, good, bad))
         return TaskResult(tuple(answers), tuple(refused))
 
     def _pairs(self) -> tuple[list[tuple[str, MinimalPair]], list[str]]:
-        """Return the pairs with their names, and a line for each skipped record."""
+        """Return the named pairs, and a message for each skipped record."""
         pairs, refused = [], []
         for where, found in read_pairs(self.path, self.format):
             if isinstance(found, DataError):
@@ -121,25 +128,25 @@ class Agreement(Task):
         return pairs, refused
 
 
-class _CannotAskError(ValueError):
-    """A model cannot answer a pair; the message says why."""
+class _UnusablePairError(ValueError):
+    """The model cannot score a pair."""
 
 
 def _objective(arm: Arm | None) -> MaskedLM:
-    """Return the objective that a model has learned, the default one where that is not known."""
+    """Return the masked LM objective of an arm, or the default objective if there is no arm."""
     learned = MaskedLM() if arm is None else arm.objective
     if not isinstance(learned, MaskedLM):
         raise ConfigError(f"task agreement: found the objective {learned.name}; allowed: {MaskedLM.name}")
     return learned
 
 
-def _ask(
+def _prepare(
     name: str, pair: MinimalPair, objective: MaskedLM, tokenizer: Tokenizer, max_length: int | None
-) -> _Asked:
-    """Return a pair as a question, with an example for each piece of each form.
+) -> _PreparedQuestion:
+    """Return the question of a pair, with an example for each piece of each form.
 
     Raises:
-        _CannotAskError: it is too long, or its word is not whole pieces of the sentence.
+        _UnusablePairError: the pair is too long, or its word shares a token with the text around it.
     """
     before = f"{pair.before} " if pair.before else ""
     is_open = f"{pair.good}{pair.after}".rstrip()[-1].isalnum()
@@ -147,7 +154,7 @@ def _ask(
     forms = [_pieces(tokenizer, before.rstrip(), before + form, after) for form in (pair.good, pair.bad)]
     longest = max(objective.example_length(sum(map(len, parts))) for parts in forms)
     if max_length is not None and longest > max_length:
-        raise _CannotAskError(
+        raise _UnusablePairError(
             f"found {longest} positions; allowed: {max_length}, the longest rows that the model has learned"
         )
     groups = {PIECES_GROUP: max(len(parts[1]) for parts in forms), LENGTH_GROUP: longest}
@@ -162,27 +169,27 @@ def _ask(
         categories={CONSTRUCTION: (pair.condition,)} if pair.condition else {},
     )
     good, bad = (_examples(objective, *parts) for parts in forms)
-    return _Asked(question, (good, bad))
+    return _PreparedQuestion(question, (good, bad))
 
 
 def _pieces(
     tokenizer: Tokenizer, before: str, through: str, after: str
 ) -> tuple[_Tokens, _Tokens, _Tokens]:
-    """Return the tokens before a word, its own, and those after it.
+    """Return the tokens before a word, the tokens of the word, and the tokens after it.
 
     Args:
         tokenizer: the tokenizer.
-        before: the text before the word and its space.
-        through: the same with the word.
+        before: the text before the word, without the space between them.
+        through: the text up to the end of the word.
         after: the text after the word.
 
     Raises:
-        _CannotAskError: within the sentence the text before, or the word, is not whole tokens.
+        _UnusablePairError: a token of the sentence crosses the start or the end of the word.
     """
     first, second, whole = tokenizer.encode_batch([before, through, through + after])
     start, end = len(first), len(second)
     if not (np.array_equal(first, whole[:start]) and np.array_equal(second, whole[:end]) and end > start):
-        raise _CannotAskError(
+        raise _UnusablePairError(
             f"found {through.rsplit(' ', 1)[-1]!r}, which shares a token with its neighbours; allowed: a "
             "word of whole tokens"
         )
@@ -190,7 +197,7 @@ def _pieces(
 
 
 def _examples(objective: MaskedLM, before: _Tokens, word: _Tokens, after: _Tokens) -> list[Example]:
-    """Return an example for each piece of a word, which is its only label, from left to right."""
+    """Return an example for each piece of a word, from left to right. The piece is its only label."""
     examples = []
     for place, piece in enumerate(word):
         shown = np.concatenate([before, word, after])

@@ -1,4 +1,4 @@
-"""Files of sentences in two forms that differ by one word, in the formats in which they are published."""
+"""Readers of published files with pairs of sentences that differ in one word."""
 
 import csv
 import re
@@ -19,22 +19,22 @@ from birdie_jax.tasks.records import (
 
 _NUMBERS = re.compile(r"(singular|plural)_(singular|plural)")
 _MASKED = re.compile(r"\*\*\*mask\*\*\*", re.IGNORECASE)
-# Of the table of Gulordava et al.: the columns that are read, and the classes of its rows.
+# The columns that the reader uses from the table of Gulordava et al., and the classes of its rows.
 _COLUMNS = frozenset({"pattern", "form", "class", "n_attr", "len_prefix", "sent"})
 _RIGHT, _WRONG = "correct", "wrong"
 _Row = Mapping[str, str]
 
 
 class MinimalPair(NamedTuple):
-    """A sentence, and the two forms of one of its words.
+    """A sentence, and two forms of one of its words.
 
     Attributes:
-        before: the text before the word, without the space between.
+        before: the text before the word, without the space between them.
         good: the right form.
         bad: the wrong form.
-        after: the text after the word, with the space between if there is one.
-        condition: the construction that the sentence is an example of; empty where the file names none.
-        attractors: the number of nouns between subject and verb that have the other number; None if
+        after: the text after the word, with the space between them if there is one.
+        condition: the construction of the sentence; empty = the file does not name it.
+        attractors: how many nouns between subject and verb differ from the subject in number; None =
             unknown.
     """
 
@@ -46,25 +46,25 @@ class MinimalPair(NamedTuple):
     attractors: int | None = None
 
 
-# (the place of a record, its meaning or its error)
+# (the location of a record, its pair or its error)
 Entry = tuple[str, MinimalPair | DataError]
 
 
 def read_pairs(path: str, form: str) -> Iterator[Entry]:
-    """Give the pairs of a file, in order.
+    """Yield the pairs of a file in order.
 
     Args:
         path: the file, or its URL.
-        form: a key of `FORMATS`.
+        form: the format of the file, a key of `FORMATS`.
 
     Raises:
-        DataError: the file cannot be read, or is not of this format at all.
+        DataError: the file cannot be read, or does not have this format.
     """
     return FORMATS[form](path, read_contents(path))
 
 
 def _choices(path: str, contents: bytes) -> Iterator[Entry]:
-    """Read the JSON of BIG-bench: how a sentence begins, and its ends with their scores, 1 and 0."""
+    """Read JSON of BIG-bench: the start of each sentence, and two ends with the scores 1 and 0."""
     text = decode_contents(contents, path)
     try:
         content = parse_json(text)
@@ -102,14 +102,14 @@ def _parse_choices(record: Any, where: str) -> MinimalPair:
 
 
 def _first_word(text: str) -> tuple[str, str]:
-    """Return the first word of a text, without the punctuation that follows it, and the rest."""
+    """Return the first word of a text without trailing punctuation, and the rest of the text."""
     word = re.match(r"\S*\w|\S*", text.lstrip())
-    assert word is not None  # it matches no character too
+    assert word is not None  # the pattern also matches an empty text
     return word[0], text.lstrip()[word.end() :]
 
 
 def _gulordava(path: str, contents: bytes) -> Iterator[Entry]:
-    """Read the table of Gulordava et al. 2018: two rows a sentence, the right form and the wrong one."""
+    """Read the table of Gulordava et al. 2018: a row for the right form, then a row for the wrong form."""
     head, *lines = read_lines(contents, path) or [(f"{path}: line 1", b"")]
     columns = _cells(head[1], head[0])
     if missing := sorted(_COLUMNS.difference(columns)):
@@ -118,7 +118,7 @@ def _gulordava(path: str, contents: bytes) -> Iterator[Entry]:
     number = 0
     while number < len(rows):
         first, second = rows[number], rows[number + 1] if number + 1 < len(rows) else None
-        # A row without its other form does not shift the pairs after it.
+        # If a row has no partner, later rows still pair correctly.
         is_alone = second is None or _class(second) == _RIGHT or _class(first) == _WRONG
         pair = (first, None if is_alone else second)
         yield lines[number][0], _caught(_parse_rows, pair, lines[number][0])
@@ -126,7 +126,7 @@ def _gulordava(path: str, contents: bytes) -> Iterator[Entry]:
 
 
 def _parse_row(columns: Sequence[str], line: bytes, where: str) -> _Row | DataError:
-    """Return a row by its columns, or its error."""
+    """Return a row as a mapping from columns to cells, or the row's error."""
     try:
         cells = _cells(line, where)
     except DataError as error:
@@ -139,7 +139,7 @@ def _parse_row(columns: Sequence[str], line: bytes, where: str) -> _Row | DataEr
 
 
 def _cells(line: bytes, where: str) -> list[str]:
-    """Return the columns of a line; columns with quotation marks in them are quoted."""
+    """Return the cells of a line. A cell that contains quotation marks is quoted."""
     text = decode_line(line, where)
     try:
         return next(csv.reader([text], delimiter="\t", strict=True), [])
@@ -176,7 +176,7 @@ def _parse_rows(rows: tuple[_Row | DataError, _Row | DataError | None], where: s
 
 
 def _linzen(path: str, contents: bytes) -> Iterator[Entry]:
-    """Read lines of attractors, the sentence, the same with ***mask***, and both forms."""
+    """Read lines with attractors, the sentence, the sentence with ***mask***, and both forms."""
     for where, line in read_lines(contents, path):
         yield where, _caught(_parse_masked, line, where)
 
@@ -194,7 +194,7 @@ def _parse_masked(line: bytes, where: str) -> MinimalPair:
 
 
 def _marvin_linzen(path: str, contents: bytes) -> Iterator[Entry]:
-    """Read lines that begin with construction and template, and end with the two sentences."""
+    """Read lines that begin with the construction and end with the right and the wrong sentence."""
     for where, line in read_lines(contents, path):
         yield where, _caught(_parse_sentences, line, where)
 
@@ -221,12 +221,12 @@ def _around(words: list[str], place: int) -> tuple[str, str]:
 
 
 def _number(text: Any) -> Any:
-    """Return a text of digits as an integer, and any other text unchanged; the caller checks it."""
+    """Return digits as an integer, and anything else unchanged. The caller checks the type."""
     return int(text) if isinstance(text, str) and re.fullmatch(r"\d{1,9}", text) else text
 
 
 def _caught(parse: Callable[[Any, str], MinimalPair], record: Any, where: str) -> MinimalPair | DataError:
-    """Return the checked pair of a record, or its error."""
+    """Return the checked pair of a record, or the record's error."""
     try:
         pair = parse(record, where)
         for name in ("good", "bad"):

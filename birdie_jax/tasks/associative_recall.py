@@ -24,7 +24,7 @@ Pairs = Annotated[int, Bounds(at_least=1, at_most=2**18)]
 PowerOfGaps = Annotated[float, Bounds(more_than=0, at_most=100)]
 Sequences = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
-# The filler is number 0 of the task's vocabulary.
+# The filler's number in the task's vocabulary.
 _FILLER = 0
 
 
@@ -32,11 +32,10 @@ class RecallSequence(NamedTuple):
     """A sequence as numbers of the task's vocabulary.
 
     Attributes:
-        pairs: int64 [2 * pairs], each key with its value behind it.
-        queries: int64 [sequence_length - 2 * pairs], the keys again, each with its value behind it, and
-            fillers between them.
-        slots: int64 [pairs], for each key in the order of `pairs` where it is asked for again: at
-            `queries[2 * slot]`.
+        pairs: int64 [2 * pairs], keys and values in turn.
+        queries: int64 [sequence_length - 2 * pairs], each key followed by its value, and fillers between
+            them.
+        slots: int64 [pairs], the slot of each key of `pairs`; the key is `queries[2 * slot]`.
     """
 
     pairs: Int64[np.ndarray, " pairs"]
@@ -47,36 +46,42 @@ class RecallSequence(NamedTuple):
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class AssociativeRecall(TokenTask):
-    """Pairs of a key and a value, then every key again, to recall its value.
+    """Recall the value of each key after a list of key-value pairs.
 
-    As published: keys and values are from disjoint halves of a vocabulary, all keys of a sequence distinct
-    and all its values; the pairs come first; each key is asked for once, in one of the
-    (sequence_length - 2 pairs) / 2 slots of two positions behind them, and slot i (from 1) is drawn in
-    proportion to i^(power_a - 1), without replacement. The rest is filled with one filler, as for the
-    paper's Figure 2, or with random tokens.
+    As in the paper:
 
-    Here a model reads a context and writes a target, and each token of the target bears loss. This differs:
+    - Keys and values are from disjoint halves of the vocabulary. The keys of a sequence are distinct, and
+      so are its values.
+    - A sequence begins with the pairs. (sequence_length - 2 pairs) / 2 slots of two positions follow.
+    - Each key occurs in one slot. The probability of slot i (from 1) is proportional to i^(power_a - 1),
+      without replacement.
+    - The other slots hold one constant filler, as for Figure 2 of the paper, or random tokens.
 
-    - The pairs are the context, behind the marker of prefix_lm, and may be read in both directions. The
-      slots are the target, so the model knows nothing of them while it reads the pairs.
-    - The right value follows each key in the target, where the published sequence has a filler; a
-      later query can see it. As all keys are distinct, this reveals no other answer.
-    - In training, keys, fillers and END bear loss too. The order of keys is unpredictable, so the
-      loss does not go to zero. The metrics count values alone, as published.
-    - The vocabulary is the first pieces of the tokenizer that stand for text: the filler, keys, values.
+    The models here read a context and predict a target, with a loss on every target token. So the task
+    differs from the paper:
 
-    Each question is one query: its prompt is the context and the target up to the key, all right, and its
-    answer is the one next token. Sequence i is a function of the other settings and i. The groups are
-    "pairs" and "distance", the positions from the key's pair to its query.
+    - The context is the marker of prefix_lm and the pairs. The model may read it in both directions. The
+      slots are the target, so the model does not see them while it reads the pairs.
+    - In the target, each key is followed by its value, where the paper has a filler. Later queries can see
+      the value. As all keys are distinct, it does not reveal another answer.
+    - In training, keys, fillers and END also have a loss. The order of the keys is unpredictable, so the
+      loss does not reach zero. As in the paper, the metrics count only values.
+    - The vocabulary (filler, keys and values) is the first text pieces of the tokenizer.
+
+    Each query is a question. Its prompt is the context and the true target up to the key. Its answer is the
+    next token. Sequence i depends only on i and the other settings.
+
+    Groups:
+        pairs: the number of pairs.
+        distance: the number of positions from the key's pair to its query.
 
     Attributes:
         vocab_size: the number of different tokens; half are keys (one of them the filler), half are values.
-        sequence_length: the positions of pairs and slots; even, and at least four for each pair.
+        sequence_length: the number of positions of pairs and slots; even, at least four for each pair.
         key_value_pairs: the number of pairs.
-        power_a: the power a of the law of gaps: the smaller, the sooner most queries come; 1 = uniform.
-        random_fillers: whether fillers are random tokens of the vocabulary instead of one that is always
-            the same.
-        num_sequences: the number of sequences; each gives a question for each pair.
+        power_a: the exponent a of the distribution of slots; smaller = earlier queries, 1 = uniform.
+        random_fillers: whether fillers are random tokens of the vocabulary instead of one constant token.
+        num_sequences: the number of sequences; each has a question for each pair.
         seed: the seed of the questions.
     """
 
@@ -150,7 +155,7 @@ class AssociativeRecall(TokenTask):
         return questions, ()
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples:
-        """Return a generator of sequences, all of `sequence_length` positions, and marker and END.
+        """Return a generator of sequences of `sequence_length` positions plus the marker and END.
 
         Raises:
             ConfigError: the tokenizer has fewer pieces than `vocab_size`.
@@ -168,14 +173,14 @@ class AssociativeRecall(TokenTask):
 
 
 class RecallExamples:
-    """Random sequences to learn from."""
+    """Random training sequences."""
 
     def __init__(self, task: AssociativeRecall, tokens: np.ndarray):
-        """Write sequences of `task` with the ids `tokens` of its vocabulary."""
+        """Store the task and the token ids of its vocabulary."""
         self._task, self._tokens = task, tokens
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return a sequence with marker and END; None if they do not fit `max_positions`."""
+        """Return a sequence with the marker and END; None if it does not fit `max_positions`."""
         if self._task.sequence_length + 2 > max_positions:
             return None
         sequence = self._task.draw_sequence(rng)

@@ -1,7 +1,7 @@
-"""Means with bootstrap intervals, of answers and of differences between two models' answers.
+"""Bootstrap intervals for the mean scores of a model, and for differences between two models.
 
-Percentile intervals of resampled means (Efron 1979): answers are drawn with replacement, those of two
-models together, question by question.
+Intervals are percentiles of resampled means (Efron 1979). Answers are drawn with replacement. For two
+models, the answers to the same question are drawn together.
 """
 
 from collections.abc import Callable
@@ -12,29 +12,29 @@ from jaxtyping import Float
 from birdie_jax.evaluation_record import Interval
 
 _RESAMPLES = 2000
-# Resamples whose counts are held at a time, in numbers.
+# The largest array of counts in memory, in elements.
 _MAX_COUNTS = 1 << 22
 _TAILS = (2.5, 97.5)
 
 Scores = Float[np.ndarray, "answers metrics"]
 Weights = Float[np.ndarray, " answers"]
-# Means of metrics -> figures that follow from each row of them.
+# A function from rows of mean metrics to rows of derived metrics.
 Derive = Callable[[Float[np.ndarray, "samples metrics"]], Float[np.ndarray, "samples derived"]]
 
 
 def bootstrap_means(
     scores: Scores, weights: Weights, seed: int = 0, derive: Derive | None = None
 ) -> list[Interval]:
-    """Return the weighted mean of each metric with its 95 % interval, then the derived metrics.
+    """Return the weighted mean and 95 % interval of each metric, then of each derived metric.
 
     Args:
         scores: the scores of each answer; at least one answer.
-        weights: what each answer counts, not all 0.
+        weights: the weight of each answer; at least one above 0.
         seed: the seed of the resamples.
-        derive: a function from means to figures that follow from them; None = nothing follows.
+        derive: a function from mean metrics to derived metrics; None = no derived metrics.
 
     Raises:
-        ValueError: there is no answer, or no weight.
+        ValueError: there is no answer, or all weights are 0.
     """
     total = weights.sum()
     if not total > 0:
@@ -43,7 +43,7 @@ def bootstrap_means(
         )
     weighted = np.concatenate([scores * weights[:, None], weights[:, None]], axis=1)
     sums = _resampled_sums(weighted, seed)
-    # All answers of a resample may have weight 0.
+    # Drop resamples whose answers all have weight 0.
     sums = sums[sums[:, -1] > 0]
     resampled = sums[:, :-1] / sums[:, -1:]
     means = weighted[:, :-1].sum(axis=0) / total
@@ -59,20 +59,20 @@ def bootstrap_differences(
     *,
     derive: Derive | None = None,
 ) -> list[Interval]:
-    """Return the second mean minus the first of each metric, with the 95 % interval of paired answers.
+    """Return the second mean minus the first of each metric, with a paired 95 % interval.
 
-    The differences of the metrics derived from each model's means follow.
+    The differences of the derived metrics follow.
 
     Args:
-        first: the scores of one model's answers.
-        second: the scores of the other model's answers to the same questions.
-        first_weights: what each answer of the first counts.
-        second_weights: what each answer of the second counts.
-        seed: the seed of the resamples, which are the same for both models.
-        derive: a function from means to figures that follow from them; None = nothing follows.
+        first: the scores of the first model's answers.
+        second: the scores of the second model's answers to the same questions.
+        first_weights: the weight of each answer of the first model.
+        second_weights: the weight of each answer of the second model.
+        seed: the seed of the resamples, which both models share.
+        derive: a function from mean metrics to derived metrics; None = no derived metrics.
 
     Raises:
-        ValueError: there is no answer, or no weight.
+        ValueError: there is no answer, or all weights of a model are 0.
     """
     if not (first_weights.sum() > 0 and second_weights.sum() > 0):
         raise ValueError(f"bootstrap: found {len(first)} answers without weight; allowed: a weight above 0")
@@ -84,7 +84,7 @@ def bootstrap_differences(
     def difference(sums):
         one = sums[:, :metrics] / sums[:, metrics : metrics + 1]
         other = sums[:, metrics + 1 : -1] / sums[:, -1:]
-        # Two infinite perplexities have no difference.
+        # The difference of two infinite perplexities is NaN.
         with np.errstate(invalid="ignore"):
             return _with_derived(other, derive) - _with_derived(one, derive)
 
@@ -102,7 +102,7 @@ def _with_derived(
 def _intervals(
     figures: Float[np.ndarray, " figures"], resampled: Float[np.ndarray, "samples figures"]
 ) -> list[Interval]:
-    # Nor is there a percentile between two of them.
+    # Interpolating between two infinite values gives NaN.
     with np.errstate(invalid="ignore"):
         low, high = np.percentile(resampled, _TAILS, axis=0)
     return [Interval(*map(float, ends)) for ends in zip(figures, low, high, strict=True)]
@@ -111,7 +111,7 @@ def _intervals(
 def _resampled_sums(
     values: Float[np.ndarray, "answers columns"], seed: int
 ) -> Float[np.ndarray, "resamples columns"]:
-    """Return the sums over as many answers as there are, drawn with replacement, again and again."""
+    """Return the sum of each resample: as many answers as there are, drawn with replacement."""
     rng = np.random.default_rng(seed)
     count = len(values)
     at_a_time = max(1, _MAX_COUNTS // count)

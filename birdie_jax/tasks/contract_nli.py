@@ -1,4 +1,4 @@
-"""ContractNLI (Koreeda and Manning 2021) in SCROLLS's form: whether a contract entails a hypothesis.
+"""ContractNLI (Koreeda and Manning 2021) in SCROLLS's format: whether a contract entails a hypothesis.
 
 python -m birdie_jax.evaluate --workdir=runs/cnli --task=contract_nli:path=validation.jsonl
 """
@@ -19,19 +19,20 @@ from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
 
 CLASSES = ("Contradiction", "Entailment", "Not mentioned")
-# In SCROLLS an empty line ends the hypothesis; the contract has such lines of its own.
+# In SCROLLS, the first empty line ends the hypothesis. The contract may contain more.
 _BORDER = "\n\n"
 
 
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class ContractNLI(HeadTask):
-    """Records `{"id", "input": hypothesis, empty line, contract, "output": class}`, a JSON object a line.
+    """Classify pairs of a hypothesis and a contract.
 
-    A sample is the pair of hypothesis and whole contract. `max_positions` cuts the contract's end.
+    A record is a JSON object on a line. `id` names it. `input` holds the hypothesis, an empty line and the
+    contract. `output` is the class. `max_positions` truncates the contract.
 
     Attributes:
-        main_metric: the share of right classes, SCROLLS's exact match.
+        main_metric: accuracy, which is SCROLLS's exact match.
         path: the JSONL file, or its URL, for training or evaluation.
         skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
@@ -48,10 +49,10 @@ class ContractNLI(HeadTask):
         return Head(CLASSIFICATION, self.name, len(CLASSES), CLASSES)
 
     def samples(self) -> tuple[list[tuple[str, Sample]], list[str]]:
-        """Return the samples with the ids of their records, and a line for each skipped one.
+        """Return the ids and samples of the records, and a message for each skipped record.
 
         Raises:
-            DataError: the file cannot be read, or records are bad; names them by their lines.
+            DataError: the file cannot be read, or a record is bad. The message names the lines.
         """
         return read_records(self.path, _parse, self.skip_bad_records, lambda record: record[0])
 

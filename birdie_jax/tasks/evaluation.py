@@ -1,4 +1,4 @@
-"""An evaluation: a named task, its measurement, its summary and its files."""
+"""Named tasks, their evaluation on a model, and the files of the results."""
 
 import json
 import math
@@ -28,14 +28,14 @@ from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 
-# A name is part of files' and metrics' names.
+# Names of files and metrics contain the name of an evaluation.
 _NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 _NAME_RULE = "letters, digits, underscores, at most 100"
 _NAMED_FLAG = re.compile(r"(?P<name>[A-Za-z0-9_]*)=(?P<task>[A-Za-z0-9_]+(?::.*)?)", re.DOTALL)
 
 
 class NamedTask(NamedTuple):
-    """A task under the name of its evaluation.
+    """A task and the name of its evaluation.
 
     Attributes:
         name: the name of the evaluation: letters, digits and underscores.
@@ -47,12 +47,11 @@ class NamedTask(NamedTuple):
 
 
 class AskedArms(NamedTuple):
-    """The arms whose formats prompts have.
+    """The arms whose formats an evaluation uses.
 
     Attributes:
-        prompts: the arm whose format prompts take; if no task has prompts, the arm of `in_place`.
-        in_place: the arm that hides tokens; None if no task hides any, or if the arms of training are
-            unknown.
+        prompts: the arm that formats prompts; the arm `in_place` if no task has prompts.
+        in_place: the arm that hides tokens; None if no task hides tokens or the training arms are unknown.
     """
 
     prompts: Arm
@@ -76,10 +75,10 @@ class Evaluation(NamedTuple):
 
 
 def tasks_of_flags(values: Sequence[str], flag: str = "--task") -> list[NamedTask]:
-    """Return the tasks that flags ask for: `TASK`, `TASK:setting=value,...`, or `NAME=TASK:...`.
+    """Return the tasks of flags: `TASK`, `TASK:setting=value,...`, or `NAME=TASK:...`.
 
     Raises:
-        ConfigError: a task or a setting cannot be used, or two evaluations have the same name.
+        ConfigError: a task or a setting is invalid, or two evaluations have the same name.
     """
     named = []
     for value in values:
@@ -99,7 +98,7 @@ def tasks_of_flags(values: Sequence[str], flag: str = "--task") -> list[NamedTas
 
 
 def files_of_tasks(tasks: Iterable[NamedTask]) -> list[Input]:
-    """Return the files and folders that tasks read, by their settings `path` and `..._path`."""
+    """Return the files and folders that tasks read: their settings `path` and `..._path`."""
     return [
         Input(f"{setting} of --task {name}", path, all_files=True)
         for name, task in tasks
@@ -109,14 +108,14 @@ def files_of_tasks(tasks: Iterable[NamedTask]) -> list[Input]:
 
 
 def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
-    """Return the tasks of a section `name -> {task, **settings}`, by name.
+    """Return the tasks of a config section `name -> {task, **settings}`, sorted by name.
 
     Args:
         sections: the section.
-        where: its path, for messages: `config.eval.tasks`.
+        where: the path of the section for error messages, such as `config.eval.tasks`.
 
     Raises:
-        ConfigError: a name, a task or a setting cannot be used.
+        ConfigError: a name, a task or a setting is invalid.
     """
     for name in sections:
         if not _NAME.fullmatch(name):
@@ -127,13 +126,15 @@ def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
 
 
 def taught_arms(config: Config) -> tuple[Arm, ...]:
-    """Return the arms whose formats a model of `config` can read.
+    """Return the arms whose formats a run teaches.
 
-    Fine-tuning trains one format alone, whatever the model learned before: that of prompts, or for a head
-    that of masked LM.
+    Fine-tuning teaches only one format: masked LM for a head, else the format of prompts.
+
+    Args:
+        config: the configuration of the run.
 
     Raises:
-        ConfigError: the configuration describes a mixture that cannot be.
+        ConfigError: the mixture of the configuration is invalid.
     """
     if config.finetune.stages:
         name = MaskedLM.name if config.model.head else PROMPT_OBJECTIVE
@@ -145,15 +146,15 @@ def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTa
     """Return the arms whose formats tasks use.
 
     Args:
-        arms: the arms that the model was trained on; none if they are unknown.
-        name: the name of an objective or of an arm, that of prompts if a task asks any; None = as
-            `choose_arm` has it, and of the arms that hide tokens the first.
+        arms: the arms that the model was trained on; empty = unknown.
+        name: the name of an arm or an objective: for prompts if a task has prompts, else for hidden tokens.
+            None = the default of `choose_arm` for prompts, and the first arm that hides tokens.
         tasks: the tasks.
 
     Raises:
-        ConfigError: a task hides tokens in place, which the model has not learned.
-        PromptError: a task asks prompts, and no arm has the format of one, see `choose_arm`; or none does,
-            and the name is not that of an arm that hides tokens.
+        ConfigError: a task hides tokens, and the model was not trained to predict hidden tokens.
+        PromptError: a task has prompts, and `choose_arm` refuses the arms; or no task has prompts, and
+            `name` is not the name of an arm that hides tokens.
     """
     hides = [named.task.name for named in tasks if named.task.in_place]
     if not hides or not arms:
@@ -172,7 +173,7 @@ def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTa
 
 
 def _arm_in_place(arms: Sequence[Arm], name: str) -> Arm:
-    """Return the arm of those that hide tokens that has the name, or the objective of that name."""
+    """Return the arm with this name, or the first arm whose objective has it."""
     found = [arm for arm in arms if arm.name == name] or [arm for arm in arms if arm.objective.name == name]
     if not found or len({arm.objective.marker for arm in found}) > 1:
         why = "its arms have different markers" if found else "tasks in place cannot take its form"
@@ -186,24 +187,24 @@ def _arm_in_place(arms: Sequence[Arm], name: str) -> Arm:
 def check_tasks(
     tasks: Sequence[NamedTask], arms: AskedArms, config: Config, max_length: int | None
 ) -> None:
-    """Check that a model can do tasks, before any data is read or any program is compiled.
+    """Check that a model can do tasks, before the tasks read data or a program is compiled.
 
     Args:
         tasks: the tasks.
-        arms: the arms whose formats they use.
+        arms: the arms whose formats the tasks use.
         config: the configuration of the run that trained the model.
-        max_length: the largest number of tokens that the model has learned; None = no limit.
+        max_length: the longest rows in tokens that the model was trained on; None = no limit.
 
     Raises:
-        ConfigError: a task needs an encoder to write, or a head that the model does not have, or other
-            classes, or more tokens than the model has learned.
+        ConfigError: a task requires an encoder to generate text, a head that the model does not have, other
+            classes, or longer rows.
     """
     model = config.model
     for name, task in tasks:
         if task.head is not None:
             _check_head(name, task.head, trained_head(config))
         if architecture_of(model).encoder and not task.in_place:
-            # Tasks for a head need a trained one.
+            # Leave out the tasks that need a trained head.
             allowed = ", ".join(
                 known for known, kind in TASKS.items() if kind.in_place and kind.head is Task.head
             )
@@ -242,13 +243,13 @@ def evaluate(
     Args:
         named: the task.
         model: the model.
-        identity: which model it is.
-        progress: called with the number of questions done and of all.
+        identity: the identity of the model, for the record.
+        progress: called with the number of finished questions and the total.
         seed: the seed of the bootstrap's resamples.
 
     Raises:
-        DataError: the task's data cannot be read; names file and record.
-        ScoreError: a metric is NaN, which JSON does not have and no model can be compared with.
+        DataError: the task's data cannot be read. The message names file and record.
+        ScoreError: a metric is NaN. JSON has no NaN, and a comparison with NaN is meaningless.
     """
     begin = time.monotonic()
     result = named.task.measure(model, progress)
@@ -263,7 +264,7 @@ def evaluate(
 
 
 def answers_to_jsonl(answers: Iterable[ScoredAnswer]) -> bytes:
-    """Return questions, answers and scores for reading, one JSON object a line."""
+    """Return questions, answers and scores as JSON, one object a line."""
     lines = []
     for answer in answers:
         question = answer.question
@@ -283,22 +284,22 @@ def answers_to_jsonl(answers: Iterable[ScoredAnswer]) -> bytes:
         try:
             lines.append(text.encode())
         except UnicodeEncodeError:
-            # A lone surrogate: JSON can encode it, and UTF-8 cannot.
+            # JSON can escape a lone surrogate, but UTF-8 cannot encode one.
             lines.append(json.dumps(line).encode())
     return b"".join(line + b"\n" for line in lines)
 
 
 def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Sequence[str]) -> None:
-    """Check that all predictions have their own file, before a model is loaded.
+    """Check the output files of predictions, before a model is loaded.
 
     Args:
         tasks: the tasks to evaluate.
-        folder: the folder of predictions, `--predictions`; None = none is given.
+        folder: the folder for predictions, `--predictions`; None = the flag is not given.
         others: the models to compare with, `--compare`.
 
     Raises:
-        ConfigError: predictions have no folder, or a folder has no predictions; two tasks write one file,
-            or models are to be compared, for which there are no scores.
+        ConfigError: a task writes predictions and `folder` is missing, or the reverse; two tasks write the
+            same file; or `others` is not empty, because predictions have no scores to compare.
     """
     predicted: dict[str, str] = {}
     for name, task in tasks:
@@ -328,37 +329,37 @@ def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Se
 
 
 def check_kept_evaluations(workdir: Workdir, step: int, tasks: Sequence[NamedTask]) -> None:
-    """Check that scores and predictions do not replace each other, before evaluation.
+    """Check, before evaluation, that predictions do not overwrite scores, nor scores predictions.
 
     Args:
-        workdir: the workdir of the model, where evaluations are kept by their names.
+        workdir: the workdir of the model, which stores evaluations by name.
         step: the step of the model's checkpoint.
         tasks: the tasks to evaluate.
 
     Raises:
-        ConfigError: predictions have the name of scores that are kept, or the reverse; or a file that is
-            kept is damaged.
+        ConfigError: a task writes predictions under the name of stored scores, or the reverse; or a stored
+            file is damaged.
     """
     for name, task in tasks:
         path = workdir.evaluation(step, name)
         if not exists(path):
             continue
         kept = parse_evaluation(read_bytes(path), str(path))
-        # An evaluation without questions has no scores either.
-        found = "scores" if kept.metrics else "predictions" if kept.answers else ""
-        asked = "predictions" if task.predictions_file else "scores"
-        if found not in ("", asked):
+        # An evaluation without answers also has no scores.
+        stored = "scores" if kept.metrics else "predictions" if kept.answers else ""
+        new = "predictions" if task.predictions_file else "scores"
+        if stored not in ("", new):
             raise ConfigError(
-                f"--task: found the name {name}, for which {path} has {found}; allowed for {asked}: "
+                f"--task: found the name {name}, for which {path} has {stored}; allowed for {new}: "
                 f"another name, as in --task=NAME={task.name}:setting=value"
             )
 
 
 def write_predictions(folder: str, tasks: Sequence[NamedTask], evaluations: Sequence[Evaluation]) -> None:
-    """Write the predictions of each task that has some, and print the files.
+    """Write the predictions of each task that has a predictions file, and print the file names.
 
     Args:
-        folder: the folder, or its URL; made if it is not there.
+        folder: the folder, or its URL. Created if it does not exist.
         tasks: the evaluated tasks.
         evaluations: the results of each task.
     """

@@ -1,4 +1,4 @@
-"""Evaluations as a table for the terminal, and their mean and spread over seeds."""
+"""Tables of evaluations for the terminal, and mean and deviation of scores over seeds."""
 
 import io
 import math
@@ -16,7 +16,7 @@ from birdie_jax.storage import list_names, read_bytes
 from birdie_jax.storage.workdir import Workdir
 
 _SUFFIX = ".json"
-# What may differ between two runs that are repetitions of one.
+# The only field that may differ between repetitions of a run.
 _SEED = "seed"
 
 
@@ -26,7 +26,7 @@ class SeedScores(NamedTuple):
     Attributes:
         evaluation: the name of the evaluation.
         metric: the name of the metric.
-        scores: the score of each run, in their order.
+        scores: the score of each run, in the order of the runs.
     """
 
     evaluation: str
@@ -40,7 +40,7 @@ class SeedScores(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """The standard deviation over runs, with n - 1 in its denominator."""
+        """The sample standard deviation over runs (denominator n - 1)."""
         return float(np.std(self.scores, ddof=1))
 
 
@@ -48,9 +48,9 @@ def summarise_seeds(workdirs: Sequence[str]) -> list[SeedScores]:
     """Return each metric of each evaluation that all runs have.
 
     Raises:
-        ConfigError: there are fewer than two runs, two have one seed, or they differ in more than that, or
-            in their last step; a run was not evaluated at its newest checkpoint; or evaluations differ in
-            their settings or in the number of their answers.
+        ConfigError: there are fewer than two runs; two runs have the same seed, or differ in more than the
+            seed, or in the last step; a run was not evaluated at its newest checkpoint; or evaluations
+            differ in settings or in the number of answers.
     """
     if len(workdirs) < 2:
         raise ConfigError(f"--workdir: found {len(workdirs)}; allowed: two or more runs")
@@ -63,7 +63,7 @@ def summarise_seeds(workdirs: Sequence[str]) -> list[SeedScores]:
         SeedScores(name, metric, tuple(one[name].metrics[metric].mean for one in found))
         for name in sorted(first)
         for metric in first[name].metrics
-        # Older records also have the inner metrics.
+        # Older records also contain inner metrics.
         if all(metric in one[name].metrics for one in found)
     ]
 
@@ -92,8 +92,8 @@ def _check_evaluations(
     workdir: str,
     other: Mapping[str, EvaluationRecord],
 ) -> None:
-    """Check that two runs were evaluated alike at the same step."""
-    # First, because the evaluation of an unfinished run would be useless.
+    """Check that two runs have the same evaluations at the same step."""
+    # Check steps first: an unfinished run needs more training before its evaluation is of use.
     first_step, step = (next(iter(records.values())).model.step for records in (first, other))
     if step != first_step:
         raise ConfigError(
@@ -120,7 +120,7 @@ def _check_evaluations(
 
 
 def _evaluations(workdir: str) -> dict[str, EvaluationRecord]:
-    """Return the evaluations of a run's newest checkpoint by their names, those that have scores."""
+    """Return by name the evaluations of a run's newest checkpoint that have scores."""
     files = Workdir(workdir)
     steps = files.saved_steps()
     folder = files.evaluation(steps[-1], "").parent if steps else files.evaluations
@@ -129,7 +129,7 @@ def _evaluations(workdir: str) -> dict[str, EvaluationRecord]:
         name.removesuffix(_SUFFIX): parse_evaluation(read_bytes(folder / name), str(folder / name))
         for name in names
     }
-    # Predictions for a leaderboard have none.
+    # Predictions for a leaderboard have no metrics.
     scored = {name: record for name, record in records.items() if record.metrics}
     if not scored:
         raise ConfigError(
@@ -144,7 +144,7 @@ _MAX_REFUSED = 3
 
 
 def rendered_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of text as a table, the first two columns flush left."""
+    """Return rows of text as a table with the first two columns left-aligned."""
     table = Table(box=None, pad_edge=False)
     for number, name in enumerate(names):
         table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
@@ -154,7 +154,7 @@ def rendered_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def evaluation_table(records: Sequence[EvaluationRecord]) -> str:
-    """Return a line for each metric of each evaluation, and below it one for each refused question."""
+    """Return a table with a row for each metric of each evaluation, then lines on skipped questions."""
     table = Table(box=None, pad_edge=False)
     for name in ("task", "metric", "mean", "95 % interval", "answers"):
         table.add_column(name, justify="left" if name in ("task", "metric") else "right", no_wrap=True)
@@ -169,11 +169,11 @@ def evaluation_table(records: Sequence[EvaluationRecord]) -> str:
 
 
 def answer_lines(record: EvaluationRecord, answers: Sequence[ShownAnswer]) -> str:
-    """Return answers for reading, below how many of all are exactly right.
+    """Return a line with the number of exactly right answers, then some answers in full.
 
     Args:
         record: the evaluation.
-        answers: the first of its answers.
+        answers: the first answers of the evaluation.
     """
     lines = [record.name]
     if record.exact is not None:
@@ -186,12 +186,12 @@ def answer_lines(record: EvaluationRecord, answers: Sequence[ShownAnswer]) -> st
 
 
 def breakdown_tables(record: EvaluationRecord) -> str:
-    """Return the main metric of an evaluation by its groups and categories; empty if it has none."""
+    """Return tables of the main metric by group and category; empty if the evaluation has neither."""
     return "\n\n".join(filter(None, (group_tables(record), category_tables(record))))
 
 
 def group_tables(record: EvaluationRecord) -> str:
-    """Return the main metric of an evaluation by each of its groups; empty if it has none."""
+    """Return a table of the main metric for each group; empty if the evaluation has no groups."""
     parts = []
     for group, scores in record.groups.items():
         if len(scores) < 2:
@@ -208,7 +208,7 @@ def group_tables(record: EvaluationRecord) -> str:
 
 
 def category_tables(record: EvaluationRecord) -> str:
-    """Return the main metric of an evaluation by its categories, a row each; empty if it has none."""
+    """Return a table of the main metric for each kind of categories; empty if there is none."""
     parts = []
     for kind, categories in record.categories.items():
         table = Table(box=None, pad_edge=False)
@@ -227,15 +227,15 @@ def comparison_table(
     records: Sequence[Sequence[EvaluationRecord]],
     differences: Sequence[Sequence[tuple[dict[str, Interval], int]]],
 ) -> str:
-    """Return models side by side: each metric of each, and how much it differs from the first's.
+    """Return a table that compares the metrics of models with the metrics of the first model.
 
-    Models have letters in the table, and their names below it.
+    The table denotes models by letters. A list of the letters and models follows it.
 
     Args:
-        origins: the models.
-        records: for each model its evaluations, in the same order.
-        differences: for each model but the first, for each evaluation, the paired differences by metric and
-            the number of questions that both answered.
+        origins: the names of the models.
+        records: the evaluations of each model, in the same order for each.
+        differences: for each model except the first and each evaluation, the paired differences by metric,
+            and the number of questions that both models answered.
     """
     table = Table(box=None, pad_edge=False)
     for name in (
@@ -271,7 +271,7 @@ def comparison_table(
 
 
 def refused_lines(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Return the first skipped questions, and the number of the others."""
+    """Return lines with the first skipped questions and the number of the others."""
     lines = []
     for record in records:
         if record.refused:
@@ -283,7 +283,7 @@ def refused_lines(records: Sequence[EvaluationRecord]) -> list[str]:
 
 
 def _letter(number: int) -> str:
-    """Return A to Z, then A1 to Z1 and so on."""
+    """Return the letter of a model: A to Z, then A1 to Z1, and so on."""
     turn, place = divmod(number, 26)
     return chr(ord("A") + place) + (str(turn) if turn else "")
 

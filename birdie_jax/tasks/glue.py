@@ -1,4 +1,4 @@
-"""GLUE (Wang et al. 2019): sentences and pairs, with labels that a fine-tuned head predicts (docs/glue.md).
+"""GLUE (Wang et al. 2019): a fine-tuned head predicts labels of sentences and pairs (docs/glue.md).
 
 python -m birdie_jax.evaluate --workdir=runs/rte --task=glue:dataset=rte,path=data/glue/RTE
 """
@@ -45,29 +45,32 @@ from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
 
 TRAIN = "train"
-# The error of a number up to 5 that was written from float32.
+# The largest rounding error of a float32 number up to 5.
 _FLOAT32_ERROR = 1e-6
 
 
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Glue(HeadTask):
-    """One of the data sets of GLUE, from the folder of its published files.
+    """A data set of GLUE, in the published files.
 
-    Fine-tuning learns from `train.tsv`. The task measures a split whose labels are published. For the other
-    splits it writes predictions, in the leaderboard's format.
+    Fine-tuning uses `train.tsv`. On a split with published labels, the task measures the model. On other
+    splits, it writes predictions in the leaderboard's format.
 
-    Metrics: accuracy of QNLI, RTE, SST-2, WNLI and MNLI; F1 of the class 1, and accuracy, of QQP and MRPC;
-    Matthews' correlation, and accuracy, of CoLA; Spearman's and Pearson's correlation of STS-B.
+    Metrics:
+
+    - QNLI, RTE, SST-2, WNLI and MNLI: accuracy.
+    - QQP and MRPC: F1 of class 1, and accuracy.
+    - CoLA: Matthews' correlation, and accuracy.
+    - STS-B: Spearman's and Pearson's correlation.
 
     Attributes:
         dataset: the data set.
-        path: the folder of its files, or its URL.
-        split: the file that is measured: dev; of MNLI dev_matched or dev_mismatched; or train. Empty = the
-            first of these that the data set has. Or the one that is predicted: test; of MNLI test_matched
-            or test_mismatched.
-        phenomena: for CoLA, the annotated development set, a file or its URL; its phenomena break scores
-            down, as categories (birdie_jax/tasks/glue_files.py). Empty = no breakdown.
+        path: the folder with the files, or its URL.
+        split: the split. To measure: dev (for MNLI: dev_matched or dev_mismatched) or train. To predict:
+            test (for MNLI: test_matched or test_mismatched). Empty = dev, or for MNLI dev_matched.
+        phenomena: for CoLA, the annotated development set, a file or its URL. Its phenomena are categories
+            that break scores down (birdie_jax/tasks/glue_files.py). Empty = no breakdown.
         skip_bad_records: whether to skip and report rows that cannot be read instead of refusing the file.
     """
 
@@ -102,7 +105,7 @@ class Glue(HeadTask):
 
     @property
     def head(self) -> Head:
-        """A class or a number, under the name of the data set."""
+        """The classification or regression head, with the name of the data set."""
         classes = self._form.classes
         return (
             Head(CLASSIFICATION, self.dataset, len(classes), classes)
@@ -111,10 +114,10 @@ class Glue(HeadTask):
         )
 
     def samples(self, split: str) -> tuple[list[Sample], list[str]]:
-        """Return the samples of a split, and a line for each skipped row.
+        """Return the samples of a split, and a message for each skipped row.
 
         Raises:
-            DataError: the file cannot be read, or rows are bad; names them by their lines.
+            DataError: the file cannot be read, or a row is bad. The message names the lines.
         """
         form, path = self._form, make_path(self.path) / f"{split}.tsv"
 
@@ -130,7 +133,7 @@ class Glue(HeadTask):
         return self.examples(*self.samples(TRAIN), tokenizer)
 
     def check_data(self, tokenizer: Tokenizer) -> None:
-        """Read the split, and the annotations of its phenomena."""
+        """Read the split and the annotated phenomena."""
         del tokenizer
         if self.predictions_file:
             self._unlabelled()
@@ -144,9 +147,9 @@ class Glue(HeadTask):
         samples, refused = self._measured()
         categories = self._categories(samples)
         found, too_long = self.scores(samples, model, progress)
-        asked = [samples[number] for number, _, _ in found]
         predicted = [_prediction(self._form, scores) for _, _, scores in found]
-        metrics = self._metrics([_number(self._form, sample.label) for sample in asked], predicted)
+        labels = [_number(self._form, samples[number].label) for number, _, _ in found]
+        metrics = self._metrics(labels, predicted)
         answers = []
         for (place, positions, scores), number, metric in zip(found, predicted, metrics, strict=True):
             sample = samples[place]
@@ -163,23 +166,23 @@ class Glue(HeadTask):
 
     @property
     def predictions_file(self) -> str:
-        """The leaderboard's name for the predictions of a split without labels."""
+        """The leaderboard's file name for the predictions of a split without labels; else empty."""
         return self._form.predictions.get(self.split, "")
 
     def predictions(self, answers: Sequence[ScoredAnswer]) -> bytes:
-        """Return the file of predictions: an index and a class, or a number from 0 to 5, a line."""
+        """Return the predictions file. Each line has an index, and a class or a number from 0 to 5."""
         return predictions_table(
             [answer.question.name for answer in answers], [answer.answer for answer in answers]
         )
 
     def _predict(self, model: TaskModel, progress: Progress) -> TaskResult:
-        """Predict every label of a split without labels, in the order of its file."""
+        """Predict the labels of a split without labels, in the order of the file."""
         indices, samples = self._unlabelled()
         found, _ = self.scores(samples, model, progress, all_needed=True)
         answers = []
         for index, sample, (_, positions, scores) in zip(indices, samples, found, strict=True):
             predicted = _prediction(self._form, scores)
-            # A number may be outside the range of scores.
+            # The head's number may be out of range.
             shown_here = self._shown(
                 predicted if self._form.classes else min(max(predicted, 0.0), MAX_SCORE)
             )
@@ -194,15 +197,15 @@ class Glue(HeadTask):
         return TaskResult(tuple(answers))
 
     def _measured(self) -> tuple[list[Sample], list[str]]:
-        """Return the samples of the split with labels that is measured, and a line for each bad row."""
+        """Return the samples of the measured split, and a message for each skipped row."""
         return self.samples(self.split or self._form.splits[0])
 
     def _unlabelled(self) -> tuple[list[str], list[Sample]]:
-        """Return indices and samples of the split without labels."""
+        """Return the indices and samples of the split without labels."""
         return read_unlabelled(make_path(self.path) / f"{self.split}.tsv", self._form)
 
     def _categories(self, samples: Sequence[Sample]) -> list[dict[str, tuple[str, ...]]]:
-        """Return the phenomena of each sample; nothing for a sample without annotation."""
+        """Return the phenomena of each sample; empty for a sample without annotation."""
         found = read_phenomena(make_path(self.phenomena)) if self.phenomena else {}
         categories: list[dict[str, tuple[str, ...]]] = []
         for sample in samples:
@@ -221,7 +224,7 @@ class Glue(HeadTask):
         return categories
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
-        """Return F1 and the correlations, as far as the data set has them."""
+        """Return F1 and the correlations that the data set uses."""
         derived = {
             F1: f1_of_means,
             MATTHEWS: matthews_of_means,
@@ -231,7 +234,7 @@ class Glue(HeadTask):
         return {name: derived[name](means) for name in self._form.metrics if name in derived}
 
     def rescored(self, answers: Sequence[ScoredAnswer]) -> Sequence[ScoredAnswer]:
-        """Rank numbers among these answers alone."""
+        """Recompute the ranks of numbers among these answers."""
         if self._form.classes:
             return answers
         metrics = correlation_scores_within([answer.metrics for answer in answers])
@@ -239,7 +242,7 @@ class Glue(HeadTask):
 
     @property
     def inner_metrics(self) -> frozenset[str]:
-        """The metrics from which F1 and the correlations follow."""
+        """The metrics that F1 and the correlations are derived from."""
         return INNER_METRICS
 
     def _metrics(self, labels: Sequence[float], predicted: Sequence[float]) -> list[dict[str, float]]:
@@ -257,7 +260,7 @@ class Glue(HeadTask):
 
 
 def _label(form: GlueDataset, found: str, where: str) -> int:
-    """Return the label as the head has it."""
+    """Return the head's label of a cell."""
     if form.classes:
         if found not in form.classes:
             raise DataError(f"{where}: found {shown(found)}; allowed: {', '.join(form.classes)}")
@@ -267,7 +270,7 @@ def _label(form: GlueDataset, found: str, where: str) -> int:
     except ValueError:
         number = -1.0
     label = label_of_number(number) if 0 <= number <= MAX_SCORE else 0
-    # Rounding would change the label, except for float32 errors: 3.799999952316284 is 3.8.
+    # Refuse a number that the label would round, but allow float32 errors: 3.799999952316284 is 3.8.
     if not label or abs(number_of_label(label) - number) > _FLOAT32_ERROR:
         raise DataError(
             f"{where}: found {shown(found)}; allowed: a number from 0 to {MAX_SCORE:g} with at most three "

@@ -1,8 +1,8 @@
-"""The files of GLUE: the columns of each data set, test files without labels, CoLA's annotations.
+"""The files of GLUE: columns of each data set, test files without labels, and CoLA's annotations.
 
-They are tables as GLUE publishes them: no quotation marks, no escapes; a line is a row, and a tab ends a
-column. pyarrow.csv does not read them: one text that is not UTF-8 fails its whole file, where here every
-bad row is named by its line, or skipped.
+GLUE publishes tables with a row a line and tabs between columns, without quotation marks or escapes. The
+reader here names each bad row by its line, or skips it. It does not use pyarrow.csv, which fails on the
+whole file if one text is not UTF-8.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,17 +23,17 @@ _ENTAILMENT = ("not_entailment", "entailment")
 
 @dataclass(frozen=True, kw_only=True)
 class GlueDataset:
-    """The form of a data set's files, `train.tsv`, those of `splits` and those of `predictions`.
+    """The files of a data set: `train.tsv`, and a file for each of `splits` and `predictions`.
 
     Attributes:
-        texts: the columns with the text, or with the two texts of a pair.
+        texts: the column with the text, or the two columns with a pair of texts.
         label: the column with the label.
         metrics: the reported metrics; "Pretraining Without Attention" reports the first.
-        classes: the labels, class 0 first; none: the label is a number.
-        splits: the splits with labels beside `train`, the default one first.
-        columns: the names of all columns, where a file with labels has no line with them.
-        predictions: the splits without labels, and for each the leaderboard's name for what is predicted.
-        index: the column of such a split with the number of a row.
+        classes: the labels, class 0 first; empty = the label is a number.
+        splits: the labelled splits except `train`, the default split first.
+        columns: the names of all columns, if the labelled files have no header.
+        predictions: the unlabelled splits, and the leaderboard's file name for the predictions of each.
+        index: the column of an unlabelled split with the number of the row.
     """
 
     texts: tuple[str, ...]
@@ -110,7 +110,7 @@ MAX_SCORE = 5.0
 
 _Parsed = TypeVar("_Parsed")
 
-# (the columns of a row by their names, its place for messages) -> its meaning
+# (the cells of a row by column, the location of the row) -> the parsed row
 ParseRow = Callable[[Mapping[str, str], str], _Parsed]
 
 
@@ -125,21 +125,20 @@ def read_tsv(
     """Return the rows of a file, in order.
 
     Args:
-        path: the file, or its URL; also compressed, as `.tsv.gz`.
-        parse: a function from the columns of a row, and its place (`dev.tsv: line 3`), to what is returned
-            for it. It raises DataError, with that place, for a bad one.
+        path: the file, or its URL; may be compressed (`.tsv.gz`).
+        parse: a function from the cells of a row by column, and the row's location (`dev.tsv: line 3`), to
+            the parsed row. For a bad row it raises a DataError that names the location.
         needed: the names of the columns that `parse` reads.
-        columns: the names of all columns, of a file whose first line is a row; none: the first line has
-            them.
+        columns: the names of all columns; empty = the first line is a header.
         skip_bad: whether to skip bad rows.
 
     Returns:
-        The result of `parse` for each good row; and a line for each skipped bad one.
+        The parsed rows, and a message for each skipped row.
 
     Raises:
-        DataError: the file cannot be read or has no row, or lacks a needed column; or rows are bad, and
-            `skip_bad` is false or no good one is left. The message names the first bad ones by their lines,
-            and counts all.
+        DataError: the file cannot be read, has no rows or lacks a needed column; or rows are bad, and
+            `skip_bad` is false or no row is good. The message counts the bad rows, and names the lines of
+            the first.
     """
     lines = read_lines(read_contents(path), path)
     if not columns and lines:
@@ -174,21 +173,20 @@ def _check_header(columns: Sequence[str], needed: Sequence[str], where: str) -> 
             )
 
 
-# A file of predictions has a first line `index`, `prediction`, and a line for every row of the test
-# file: its index, and the class by its name or the number. What is sent in is a zip of one for each
-# data set.
+# A file of predictions has the header `index`, `prediction`, and a line for each row of the test file with
+# its index and its class or number. A submission to the leaderboard is a zip with a file for each data set.
 
-# A label that is never read.
+# A placeholder; nothing reads the labels of unlabelled samples.
 _ANY_LABEL = 1
 _HEADER = ("index", "prediction")
 
 
 def read_unlabelled(path: epath.PathLike, form: GlueDataset) -> tuple[list[str], list[Sample]]:
-    """Return the indices of a test file's rows, and their samples, whose labels have no meaning.
+    """Return the indices and samples of a test file. The labels of the samples are placeholders.
 
     Raises:
-        DataError: the file cannot be read, or rows are bad or have an index twice; names them by their
-            lines. None is skipped: the leaderboard requires a prediction for each.
+        DataError: the file cannot be read, a row is bad, or two rows have the same index. The message names
+            the lines. No row is skipped, because the leaderboard requires a prediction for each.
     """
     places: dict[str, str] = {}
 
@@ -209,36 +207,36 @@ def read_unlabelled(path: epath.PathLike, form: GlueDataset) -> tuple[list[str],
 
 
 def predictions_table(indices: Sequence[str], predictions: Sequence[str]) -> bytes:
-    """Return the file that the leaderboard takes."""
+    """Return the contents of a predictions file for the leaderboard."""
     lines = ["\t".join(row) for row in (_HEADER, *zip(indices, predictions, strict=True))]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-# The annotated development set is a table with a first line: `Source`, `Domain`, `Acceptability`,
-# `Sentence`, and behind them a column of 0 and 1 for each phenomenon, the major ones in one file and
-# the minor ones in another. As in CoLA's own files nothing is quoted.
+# The annotated development set is a table with the columns `Source`, `Domain`, `Acceptability` and
+# `Sentence`, then a column of 0 and 1 for each phenomenon. Major and minor phenomena are in two files.
+# As in CoLA's other files, nothing is quoted.
 
 PHENOMENON = "phenomenon"
-"""The kind of the categories that phenomena are."""
+"""The kind of CoLA's categories."""
 
 _SENTENCE = "Sentence"
-# Of the sentences and of their judgements, not of what they show, wherever they stand.
+# Columns after `Sentence` that are not phenomena.
 _OTHER_COLUMNS = frozenset({"Acceptability", "Domain", "Label", "Source"})
 _FLAGS = ("0", "1")
 _QUOTE = '"'
 
 
 def read_phenomena(path: epath.PathLike) -> dict[str, list[tuple[str, ...]]]:
-    """Return for each sentence the phenomena that it shows, once for each row that has the sentence.
+    """Return the phenomena of each sentence, in a list with an item for each row of the sentence.
 
-    Two sentences of the development set occur twice, with other annotations.
+    Two sentences of the development set occur twice, with different annotations.
 
     Args:
         path: the table, or its URL.
 
     Raises:
-        DataError: it cannot be read, has no column of a phenomenon, a value that is neither 0 nor 1, or a
-            sentence in quotation marks, which no sentence of CoLA's would be the same as.
+        DataError: the table cannot be read, has no column for a phenomenon, has a value other than 0 and 1,
+            or quotes a sentence. A quoted sentence would match no sentence of CoLA.
     """
 
     def parse(row: Mapping[str, str], where: str) -> tuple[str, tuple[str, ...]]:

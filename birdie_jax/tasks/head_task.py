@@ -1,4 +1,4 @@
-"""The base class of the tasks that a model answers with a head of fine-tuning, and not with tokens."""
+"""The base class of tasks that a model answers with a fine-tuned head instead of tokens."""
 
 import abc
 import hashlib
@@ -20,11 +20,9 @@ from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
 
-# The special tokens are where Devlin et al. 2019 have [CLS] and [SEP]; the marker is that of masked
-# LM.
+# The marker of masked LM and the separators are in the places of [CLS] and [SEP] of Devlin et al. 2019.
 
-# The largest number of positions of a text, which is cut to it; 0 = no limit. Below 8 hardly a word is
-# left.
+# Longer samples are truncated; 0 = no limit. Fewer than 8 positions would leave hardly a word.
 MaxPositions = Annotated[int, Bounds(at_least=8, at_most=2**24, special=(0,))]
 
 
@@ -32,9 +30,9 @@ class Sample(NamedTuple):
     """The input of a head and its label.
 
     Attributes:
-        name: the place of its record, such as `dev.tsv: line 3`.
-        texts: one text, or two.
-        label: the label as heads have it, see birdie_jax/models/task_head.py.
+        name: the location of the record, such as `dev.tsv: line 3`.
+        texts: one or two texts.
+        label: the label in the encoding of heads (birdie_jax/models/task_head.py).
     """
 
     name: str
@@ -49,8 +47,7 @@ def sample_tokens(
 
     Args:
         texts: the tokens of each text.
-        max_positions: the largest length of the context, for which the end of the longest text is left out
-            until all are as long as the second longest, then that of all; 0 = nothing is left out.
+        max_positions: the largest length of the context; 0 = no limit. `cut_longest` truncates the texts.
     """
     if max_positions:
         texts = cut_longest(texts, max(max_positions - 1 - len(texts), 0))
@@ -61,30 +58,30 @@ def sample_tokens(
 
 
 def cut_longest(texts: Sequence[Int32[np.ndarray, " _"]], max_tokens: int) -> list[Int32[np.ndarray, " _"]]:
-    """Return the beginnings of texts, together at most `max_tokens` long; the longest is cut first."""
+    """Truncate texts to at most `max_tokens` tokens in total; the longest text is truncated first."""
     lengths, order = [len(text) for text in texts], sorted(range(len(texts)), key=lambda n: len(texts[n]))
     left = max_tokens
     for place, number in enumerate(order):
-        # The shortest text takes what it needs of its share; the others get the rest.
+        # The shortest text takes what it needs of an equal share; the longer texts share the rest.
         lengths[number] = min(lengths[number], left // (len(order) - place))
         left -= lengths[number]
     return [text[:length] for text, length in zip(texts, lengths, strict=True)]
 
 
 def labelled_example(context: Int32[np.ndarray, " positions"], label: int) -> Example:
-    """Return the example of a context, with the label on its first position."""
+    """Return the example of a context with the label at its first position."""
     labels = np.full(len(context), NO_LABEL, np.int32)
     labels[0] = label
     return Example(context, np.empty(0, np.int32), labels=labels)
 
 
 class SampleExamples:
-    """The training examples of samples, in their order; a `RecordedExamples` that names each.
+    """The training examples of samples, in order; a `RecordedExamples` with names.
 
     Attributes:
-        lengths: the positions that each example covers, int64 [examples].
+        lengths: the number of positions of each example, int64 [examples].
         sha256: the hash of all examples.
-        refused: a line for each skipped record.
+        refused: a message for each skipped record.
     """
 
     def __init__(
@@ -94,7 +91,14 @@ class SampleExamples:
         labels: Sequence[int],
         refused: Sequence[str] = (),
     ):
-        """Keep the contexts in one array, their labels, and the skipped samples."""
+        """Store contexts and labels.
+
+        Args:
+            names: the location of each example's record.
+            contexts: the context of each example.
+            labels: the label of each example.
+            refused: a message for each skipped record.
+        """
         self.refused = tuple(refused)
         self._names, self._labels = list(names), np.array(labels, np.int32)
         self.lengths: Int64[np.ndarray, " examples"] = np.array(list(map(len, contexts)), np.int64)
@@ -114,7 +118,7 @@ class SampleExamples:
         return labelled_example(context, int(self._labels[index]))
 
     def name_of(self, index: int) -> str:
-        """Return the place of an example's record."""
+        """Return the location of an example's record."""
         return self._names[index]
 
 
@@ -123,9 +127,10 @@ class HeadTask(Task):
     """A task whose records are samples with labels.
 
     Attributes:
-        max_positions: the largest length of a sample, special tokens counted; the longer text of a pair is
-            cut first. 0 = nothing is cut: what is longer than a row is refused in training, or left out
-            where `skip_long` of its stage asks for it, and is not asked in evaluation.
+        max_positions: the largest length of a sample, with special tokens. Longer samples are truncated,
+            the longer text of a pair first. 0 = no limit: training refuses samples that are longer than a
+            row, or skips them with `skip_long` of the stage; evaluation skips samples that are too long for
+            the model.
     """
 
     in_place: ClassVar[bool] = True
@@ -138,7 +143,7 @@ class HeadTask(Task):
         """The head that the task needs."""
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that texts are cut to the length that a model has learned."""
+        """Check that `max_positions` is not longer than the rows that the model was trained on."""
         del arm_in_place
         if max_length is not None and self.max_positions > max_length:
             raise ConfigError(
@@ -149,11 +154,11 @@ class HeadTask(Task):
     def examples(
         self, samples: Sequence[Sample], refused: Sequence[str], tokenizer: Tokenizer
     ) -> SampleExamples:
-        """Return the training examples of samples, cut to `max_positions`.
+        """Return the training examples of samples, truncated to `max_positions`.
 
         Args:
             samples: the training samples.
-            refused: a line for each skipped record.
+            refused: a message for each skipped record.
             tokenizer: the tokenizer of the model.
         """
         names, labels = [sample.name for sample in samples], [sample.label for sample in samples]
@@ -167,22 +172,23 @@ class HeadTask(Task):
         *,
         all_needed: bool = False,
     ) -> tuple[list[tuple[int, int, list[float]]], list[str]]:
-        """Return the head's scores of each sample that the model can read.
+        """Return the head's scores of each sample that is not too long for the model.
 
         Args:
             samples: the samples.
             model: the model.
-            progress: called with the number of samples done and of all.
+            progress: called with the number of finished samples and the total.
             all_needed: whether to refuse samples that are too long instead of skipping them.
 
         Returns:
-            For each sample its number, its positions and its scores; and a line for each that is too long.
+            For each sample its index, number of positions and scores; and a message for each sample that is
+            too long.
 
         Raises:
-            DataError: a sample is too long, and all are needed; names the first.
-            ScoreError: a score is not finite; names the sample.
+            DataError: a sample is too long, and `all_needed` is true. The message names the first.
+            ScoreError: a score is not finite. The message names the sample.
         """
-        asked, refused = [], []
+        fitting, refused = [], []
         for number, context in enumerate(self._contexts(samples, model.tokenizer)):
             if model.max_length is not None and len(context) > model.max_length:
                 refused.append(
@@ -190,15 +196,15 @@ class HeadTask(Task):
                     f"{model.max_length:,}, or max_positions to cut it"
                 )
             else:
-                asked.append((number, labelled_example(context, samples[number].label)))
+                fitting.append((number, labelled_example(context, samples[number].label)))
         if refused and all_needed:
             raise DataError(f"{len(refused):,} of {len(samples):,} are too long, the first: {refused[0]}")
-        found = model.sample_scores(
-            [(samples[number].name, example) for number, example in asked], progress
+        scores_of_samples = model.sample_scores(
+            [(samples[number].name, example) for number, example in fitting], progress
         )
         return [
             (number, len(example.context), scores[0].tolist())
-            for (number, example), scores in zip(asked, found, strict=True)
+            for (number, example), scores in zip(fitting, scores_of_samples, strict=True)
         ], refused
 
     def _contexts(self, samples: Sequence[Sample], tokenizer: Tokenizer) -> list:
@@ -209,7 +215,7 @@ class HeadTask(Task):
 
 
 def trained_head(config: Config) -> Head | None:
-    """Return the head of a run's model, with its classes as the stages of the run name them.
+    """Return the head of a run's model, with the classes that the stages of the run name.
 
     Args:
         config: the saved configuration of the run.
@@ -223,7 +229,7 @@ def trained_head(config: Config) -> Head | None:
 
 
 def _classes_of_stage(section: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the classes of the task of a stage; none where the task is not known here."""
+    """Return the classes of a stage's task; empty if the task is unknown."""
     name = section.get(TASK_KEY)
     if not isinstance(name, str) or name not in TASKS:
         return ()
@@ -231,6 +237,6 @@ def _classes_of_stage(section: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         head = make_task(name, settings, "config.finetune.stages").head
     except ConfigError:
-        # Of another version of the program, or of other data.
+        # Another version of the program may have saved these settings.
         return ()
     return head.classes if head is not None else ()

@@ -1,10 +1,10 @@
-"""Stories with a blank entry, and choices to fill it: the infilling task of the Birdie paper.
+"""The infilling task of the Birdie paper: choose the text that fills the blank entry of a story.
 
     python -m birdie_jax.evaluate --workdir=runs/tiny --task=infilling:path=stories.jsonl
 
-Section 4.5 and appendix C: a story has 3 to 7 entries, one of them blank, and four choices. The answer is
-the choice with the lowest loss a token (Table 8). The paper's data are not published with it;
-`birdie_jax/tasks/infilling_filter.py` is its filter for your own data.
+In the paper (section 4.5 and appendix C), a story has 3 to 7 entries, one of them blank, and four choices.
+The answer is the choice with the lowest loss per token (Table 8). The data of the paper are not published.
+To filter your own data as the paper does, use `birdie_jax/tasks/infilling_filter.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from birdie_jax.text import Tokenizer
 
 BLANK = "(blank)"
 
-# Figures 4 and 5: the words to the letter. The lines are those of Figure 4, each entry and choice on one.
+# The wording is from Figures 4 and 5. The line breaks follow Figure 4: one line for each entry and choice.
 _INTRODUCTION = (
     "Consider the following sequence of events, then select a choice that best fills in the missing entry:"
 )
@@ -34,13 +34,17 @@ _QUESTION = "Which choice best fills in the missing entry?"
 class Infilling(ChoiceTask):
     """Choose the text that fills the blank of a story.
 
-    A record has `entries`, the texts of the story, one of them null or "(blank)"; `choices`, 2 to 26 texts;
-    `label`, the number of the right one from 0 on, or its letter; and an `id`, or else goes by its line.
+    A record has these fields:
+
+    - `entries`: the texts of the story, one of them null or "(blank)".
+    - `choices`: 2 to 26 texts.
+    - `label`: the number of the right choice, from 0, or its letter.
+    - `id`: the name of the record; optional, default: its line number.
 
     Attributes:
         path: the JSONL file, or its URL.
-        letter_in_answer: whether the scored answer begins with the choice's letter, as the label of Figures
-            4 and 5 does: "(D) The letter leads ...". Otherwise it is the text of the choice alone.
+        letter_in_answer: whether the scored answer begins with the choice's letter, as in Figures 4 and 5:
+            "(D) The letter leads ...". Otherwise the answer is the text of the choice.
         skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
@@ -51,14 +55,14 @@ class Infilling(ChoiceTask):
     skip_bad_records: bool = False
 
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return a question for each record, in their order, with its entries counted as a group."""
+        """Return a question for each record, in order. The group "entries" is the number of entries."""
         del tokenizer
         return read_records(
             self.path, self.parse_record, self.skip_bad_records, lambda question: question.name
         )
 
     def training_examples(self, tokenizer: Tokenizer) -> QuestionExamples:
-        """Return the stories with their labels."""
+        """Return the prompt and the right choice of each story."""
         return QuestionExamples(*self.questions(tokenizer), tokenizer)
 
     def parse_record(self, record: Mapping[str, Any], where: str) -> Question:
@@ -66,10 +70,10 @@ class Infilling(ChoiceTask):
 
         Args:
             record: the fields of the record.
-            where: the place of the record, for messages.
+            where: the location of the record, for error messages.
 
         Raises:
-            DataError: the record is invalid; names `where`.
+            DataError: the record is invalid. The message names `where`.
         """
         entries = parse_entries(record, where)
         choices = [
@@ -95,14 +99,14 @@ class Infilling(ChoiceTask):
 
 
 def parse_entries(record: Mapping[str, Any], where: str) -> list[str | None]:
-    """Return the entries of a story's record, None for the blank one.
+    """Return the entries of a story, None for the blank one.
 
     Args:
         record: the fields of the record.
-        where: the place of the record, for messages.
+        where: the location of the record, for error messages.
 
     Raises:
-        DataError: there are fewer than two, not exactly one of them is blank, or another holds no text.
+        DataError: there are fewer than two entries, or not exactly one is blank, or one has no text.
     """
     entries = [
         None
@@ -119,13 +123,13 @@ def parse_entries(record: Mapping[str, Any], where: str) -> list[str | None]:
 
 
 def parse_label(record: Mapping[str, Any], field: str, choices: int, where: str) -> int:
-    """Return the number, from 0 on, of the right choice, which a record gives so or by its letter.
+    """Return the number of the right choice, from 0. A record has the number or the letter.
 
     Args:
         record: the fields of the record.
         field: the name of the field with the label.
         choices: the number of choices.
-        where: the place of the record, for messages.
+        where: the location of the record, for error messages.
 
     Raises:
         DataError: there is no such choice.

@@ -1,4 +1,4 @@
-"""Instruction tuning (Birdie paper, appendix A.2): dialogues whose answers are learned."""
+"""Instruction tuning on dialogues (Birdie paper, appendix A.2)."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,21 +22,21 @@ from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 from birdie_jax.text import Tokenizer
 
-# Texts that are tokenized at a time, on all cores.
+# How many pairs are tokenized at a time, on all cores.
 _BLOCK = 4096
 _PROBE = "a"
 _END = np.array([vocabulary.END], np.int32)
 
 
 class FlatExamples:
-    """The examples of pairs of texts, in their order; a `RecordedExamples`.
+    """The examples of pairs of texts, in order; a `RecordedExamples`.
 
-    Tokens take 4 bytes each, twice that while they are joined, and an example 24 bytes beside its name.
+    A token takes 4 bytes, and 8 bytes during construction. An example takes 24 bytes plus its name.
 
     Attributes:
-        lengths: the positions that each example covers, int64 [examples].
+        lengths: the number of positions of each example, int64 [examples].
         sha256: a hash of all examples.
-        refused: a line for each skipped record.
+        refused: a message for each skipped record.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class FlatExamples:
         refused: Sequence[str],
         tokenizer: Tokenizer,
     ):
-        """Tokenize prompts and answers; each pair gives the example that `training_example` gives.
+        """Tokenize prompts and answers. The examples equal those of `training_example`.
 
         Args:
-            pairs: for each example its prompt, with at least one token, and its answer.
-            names: what people call each example.
-            refused: a line for each skipped record.
+            pairs: the prompt and the answer of each example; a prompt has at least one token.
+            names: the display name of each example.
+            refused: a message for each skipped record.
             tokenizer: the tokenizer of the model.
         """
         self._names, self.refused = names, tuple(refused)
-        # The tokens before the text of every prompt.
+        # The tokens that begin every prompt.
         objective = make_objective(PROMPT_OBJECTIVE)
         marker = make_prompt(_PROBE, objective, tokenizer).context[: -len(tokenizer.encode(_PROBE))]
         blocks, contexts, ends = [_END[:0]], [], []
@@ -97,8 +97,8 @@ def _blocks(pairs: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, st
         yield pairs[first : first + _BLOCK]
 
 
-# A single message of the user is read unchanged, so `generate --prompt` has the form of training. In a
-# longer dialogue each message follows its role, and the last line names the next speaker.
+# The template leaves a single user message unchanged, so prompts of `generate --prompt` match training. In
+# a longer dialogue, a line with the role precedes each message, and the last line names the next speaker.
 DEFAULT_TEMPLATE = """\
 {%- if messages | length == 1 and messages[0].role == 'user' -%}
 {{ messages[0].content }}
@@ -113,23 +113,27 @@ DEFAULT_TEMPLATE = """\
 """
 
 
-class TemplateFailed(ValueError):  # noqa: N818 - what became of a dialogue, not a fault of the program
-    """A template cannot be rendered for a dialogue; the message says why."""
+class TemplateFailed(ValueError):  # noqa: N818 - describes a dialogue, not an error of the program
+    """A template cannot be rendered for a dialogue; the message gives the reason."""
 
 
 class ChatTemplate:
-    """A Jinja template with `messages`, each with `role` and `content`, and `add_generation_prompt`, true.
+    """A Jinja chat template, rendered in Jinja's sandbox.
 
-    It renders everything before the answer, the beginning of the assistant's turn included. Templates that
-    tokenizers carry elsewhere are of this kind; they may call `raise_exception`, and their `bos_token` and
-    `eos_token` are empty here, where special tokens are never text. It runs in Jinja's sandbox.
+    A template renders the text before an answer, including the start of the assistant's turn. Its variables
+    are `messages`, each with `role` and `content`; `add_generation_prompt`, which is true; and `bos_token`
+    and `eos_token`, which are empty, because special tokens are never text here. It may call
+    `raise_exception`. The chat templates of Hugging Face tokenizers use the same variables.
     """
 
     def __init__(self, source: str):
-        """Compile a template; an empty one means the default.
+        """Compile a template.
+
+        Args:
+            source: the template; empty = the default template.
 
         Raises:
-            ValueError: it is no template; the message names its line.
+            ValueError: the template is invalid. The message names the line.
         """
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False
@@ -144,7 +148,7 @@ class ChatTemplate:
         """Return the text before the answer.
 
         Raises:
-            TemplateFailed: the template refuses the messages, or cannot be rendered for them.
+            TemplateFailed: the template rejects the messages, or rendering fails.
         """
         try:
             return self._template.render(
@@ -167,9 +171,8 @@ class Turn(NamedTuple):
     """An answer of the assistant, and the messages before it.
 
     Attributes:
-        name: the place of the turn: its file and line, and which of the line's answers it is if not the
-            only one.
-        prompt: everything before the answer, as the template renders it.
+        name: the location of the turn: file and line, and the number of the answer if the line has several.
+        prompt: the rendered text before the answer.
         response: the answer.
     """
 
@@ -181,22 +184,21 @@ class Turn(NamedTuple):
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Instructions(Task):
-    """Dialogues in a JSONL file, to be fine-tuned on, or with another file to be measured on.
+    """Dialogues in a JSONL file, for fine-tuning or measurement.
 
-    A record is {"prompt": text, "response": text}, or {"messages": [{"role": ..., "content": text}, ...]}
-    with the roles system (first, if at all), user and assistant, which take turns and end with the
-    assistant. The context is what the template renders of all messages before an answer; loss is on the
-    answer and on the token that ends it.
+    A record is {"prompt": text, "response": text}, or {"messages": [{"role": ..., "content": text}, ...]}.
+    An optional system message comes first. Then user and assistant take turns, and the assistant is last.
+    The context is the rendered text before an answer. The loss is on the answer and END.
 
-    While a file is tokenized it is in memory as text, about twice its size; then tokens take 4 bytes each
-    (`FlatExamples`), in every process and every worker that makes batches.
+    During tokenization, the text of the file is in memory and takes about twice the size of the file. Then
+    a token takes 4 bytes (`FlatExamples`), in every process and every worker that makes batches.
 
-    Metric: loss, the cross-entropy in nats a token of the answers, without the token that ends them.
+    Metric: loss, the cross-entropy of the answers in nats per token, without END.
 
     Attributes:
-        path: the JSONL file, or its URL; also compressed: .jsonl.gz, .jsonl.xz, .jsonl.zst.
-        template: the chat template, Jinja (`ChatTemplate`); empty = `DEFAULT_TEMPLATE`.
-        turns: "all", an example for each answer of a dialogue; or "last", for its last one alone.
+        path: the JSONL file, or its URL; may be compressed: .jsonl.gz, .jsonl.xz, .jsonl.zst.
+        template: the chat template, in Jinja (`ChatTemplate`); empty = `DEFAULT_TEMPLATE`.
+        turns: "all" = an example for each answer of a dialogue; "last" = an example for the last answer.
         skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
@@ -215,10 +217,11 @@ class Instructions(Task):
             raise ValueError(f"template: {error}; allowed: a Jinja template") from error
 
     def read_turns(self) -> tuple[list[Turn], list[str]]:
-        """Return the answers to learn, in the order of the file, and a line for each skipped record.
+        """Return the answers in the order of the file, and a message for each skipped record.
 
         Raises:
-            DataError: the file cannot be read, or records are bad; names the first, and counts all.
+            DataError: the file cannot be read, or records are bad. The message counts the bad records and
+                names the first.
         """
         found, refused = read_records(self.path, self._parse, self.skip_bad_records)
         return [turn for turns in found for turn in turns], refused
@@ -235,7 +238,7 @@ class Instructions(Task):
         self.read_turns()
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Return the loss of the file's answers; each counts by its tokens."""
+        """Return the loss of the answers, weighted by their numbers of tokens."""
         turns, refused = self.read_turns()
         questions = [Question(turn.name, turn.prompt, (turn.response,)) for turn in turns]
         asked, prompts, refused = model.prompts(questions, refused, 0)
@@ -284,7 +287,8 @@ class Instructions(Task):
         return check_text(prompt, f"{where}: what the template renders")
 
 
-# Not kept by a task, which travels to the workers that make batches: a compiled template cannot.
+# Not a field of the task: tasks are sent to the workers that make batches, and a compiled template
+# cannot be.
 @cache
 def _compiled(source: str) -> ChatTemplate:
     return ChatTemplate(source)
@@ -310,5 +314,5 @@ def _read_messages(record: Mapping[str, Any], where: str) -> list[dict[str, str]
 
 
 def _roles_after(role: str) -> tuple[str, ...]:
-    """Return the roles that a message may have after one of `role`, or as the first one."""
+    """Return the roles that may follow `role`; an empty `role` stands before the first message."""
     return {"": _ROLES[:2], "system": ("user",), "user": ("assistant",), "assistant": ("user",)}[role]

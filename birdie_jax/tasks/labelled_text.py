@@ -1,4 +1,4 @@
-r"""Your own texts and pairs of texts, with classes that a fine-tuned head predicts (docs/glue.md).
+r"""Classify your own texts and pairs of texts with a fine-tuned head (docs/glue.md).
 
 python -m birdie_jax.evaluate --workdir=runs/mail \
         --task=labelled_text:path=dev.jsonl,classes='["mail","spam"]',max_positions=128
@@ -27,8 +27,8 @@ class _Labelled(NamedTuple):
     """A record.
 
     Attributes:
-        name: its id, or the number of its line.
-        sample: the texts and their class.
+        name: the id, or the number of the line.
+        sample: the texts and the class.
         groups: the integers that break scores down.
     """
 
@@ -40,21 +40,21 @@ class _Labelled(NamedTuple):
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class LabelledText(HeadTask):
-    """Records `{"text", "label"}`, or `{"text", "text_pair", "label"}`, a JSON object a line.
+    """Classify records `{"text", "label"}` or `{"text", "text_pair", "label"}`, a JSON object a line.
 
-    Metrics: accuracy; of two classes also Matthews' correlation.
+    Metrics: accuracy; for two classes also Matthews' correlation.
 
     Attributes:
-        main_metric: the share of right classes.
+        main_metric: accuracy.
         path: the JSONL file, or its URL, for training or evaluation.
-        classes: the classes as the records name them, in the order of the head's scores. The run that is
-            measured must have the same order.
+        classes: the labels of the records, in the order of the head's scores. To measure a run, give the
+            order that it was trained with.
         head_name: the name of the head. A run that starts from a head with the same name and classes reuses
             its classifier.
         text_field: the field with the text.
-        text_pair_field: the field with the second text of a pair, which a record may lack.
+        text_pair_field: the field with the second text of a pair; optional in each record.
         label_field: the field with the class.
-        id_field: the field with the name of the record; without it the line identifies the record.
+        id_field: the field with the name of the record. Default name: the number of the line.
         group_fields: the fields with integers that break scores down.
         skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
@@ -88,14 +88,14 @@ class LabelledText(HeadTask):
 
     @property
     def head(self) -> Head:
-        """The classes, under their name."""
+        """The classification head."""
         return Head(CLASSIFICATION, self.head_name, len(self.classes), self.classes)
 
     def records(self) -> tuple[list[_Labelled], list[str]]:
-        """Return the records, and a line for each skipped one.
+        """Return the records, and a message for each skipped record.
 
         Raises:
-            DataError: the file cannot be read, or records are bad; names them by their lines.
+            DataError: the file cannot be read, or a record is bad. The message names the lines.
         """
         return read_records(self.path, self._parse, self.skip_bad_records, lambda record: record.name)
 
@@ -138,7 +138,7 @@ class LabelledText(HeadTask):
 
     @property
     def inner_metrics(self) -> frozenset[str]:
-        """The metrics from which Matthews' correlation follows."""
+        """The metrics that Matthews' correlation is derived from."""
         return INNER_METRICS
 
     def _parse(self, record: Mapping[str, Any], where: str) -> _Labelled:

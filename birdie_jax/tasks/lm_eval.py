@@ -1,4 +1,4 @@
-"""Multiple-choice tasks of the LM Evaluation Harness, in the table of `evaluate`."""
+"""Multiple-choice tasks of the LM Evaluation Harness, as a task of `evaluate`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,21 +23,23 @@ _ACCURACY = "acc"
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class LMEvalTask(Task):
-    """Tasks of the harness whose answers are chosen and scored by `acc`, one or several.
+    """Multiple-choice tasks of the harness that have the metric `acc`.
 
-    Every document is a question, with two scores: `accuracy`, the harness's `acc`, by the sum of the
-    log-likelihoods of a choice's tokens; and `accuracy_per_token` by their mean (Birdie paper, Table 8),
-    for which the harness is given that mean and scores the document again. Each name in `tasks` has the
-    same weight in the mean, whatever its number of documents, so that over `lm_harness.PAPER_TASKS` it is
-    the average of the paper's Table 2. Other tasks, with perplexities or written answers, are measured by
-    `python -m birdie_jax.lm_eval`.
+    Each document of the harness is a question with two scores:
+
+    - `accuracy`: the harness's `acc`, which compares the sum of the log-likelihoods of each choice's
+      tokens.
+    - `accuracy_per_token`: `acc` with the mean log-likelihood per token instead (Birdie paper, Table 8).
+
+    Each name in `tasks` has the same weight in the mean, for any number of documents. So the mean over
+    `lm_harness.PAPER_TASKS` is the average of Table 2 of the paper. For harness tasks with perplexities or
+    generated answers, use `python -m birdie_jax.lm_eval`.
 
     Attributes:
         tasks: the names of tasks, groups or tags of the harness.
-        include_path: a folder with further tasks as YAML files, relative to where the command runs; empty =
-            none.
-        limit: the largest number of documents of each task, from the first on; 0 = all.
-        num_fewshot: the number of solved examples in front of each question; None = as each task has it.
+        include_path: a folder with more tasks as YAML files, relative to the current folder; empty = none.
+        limit: the largest number of documents of each task; 0 = all.
+        num_fewshot: the number of solved examples before each question; None = the default of each task.
     """
 
     name: ClassVar[str] = "lm_eval"
@@ -53,15 +55,15 @@ class LMEvalTask(Task):
             raise ValueError("tasks: found none; allowed: one or more names of tasks of the harness")
 
     def check_data(self, tokenizer: Tokenizer) -> None:
-        """Look for the harness, and for the tasks in it; their documents are not fetched."""
+        """Check that the harness is installed and has the tasks, without downloading documents."""
         del tokenizer
         self._manager()
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the harness ask the model everything.
+        """Run the harness on the model.
 
         Raises:
-            ConfigError: the harness is not installed or does not know a task, or a task has no accuracy.
+            ConfigError: the harness is not installed or does not have a task, or a task has no accuracy.
         """
         manager = self._manager()
         from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]
@@ -96,7 +98,7 @@ class LMEvalTask(Task):
         return TaskResult(tuple(answers))
 
     def _manager(self) -> Any:
-        """Return the manager that loads the harness's tasks and knows the given ones."""
+        """Return a task manager of the harness that has the tasks."""
         try:
             from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
@@ -106,7 +108,7 @@ class LMEvalTask(Task):
                 f"the task lm_eval needs the package {error.name}; allowed: pip install "
                 "'birdie-jax[lm_eval]'"
             ) from error
-        # The index of the harness's own thousands of tasks takes seconds.
+        # Try without the harness's own tasks first: indexing thousands of tasks takes seconds.
         manager = TaskManager(include_path=self.include_path or None, include_defaults=False)
         if not all(manager.match_tasks([name]) for name in self.tasks):
             manager = TaskManager(include_path=self.include_path or None)
@@ -122,7 +124,10 @@ class LMEvalTask(Task):
 def _scored(
     name: str, task: Any, sample: Mapping[str, Any], weight: float, harness: "HarnessModel"
 ) -> ScoredAnswer:
-    """Return a document of the harness as an answer to a question."""
+    """Return the scored answer of a document of the harness.
+
+    For `accuracy_per_token`, the harness scores the document again with mean log-likelihoods per token.
+    """
     pairs: Sequence[tuple[str, str]] = sample["arguments"]
     found = [tuple(response) for response in sample["filtered_resps"]]
     tokens = [max(harness.count_tokens(context, continuation), 1) for context, continuation in pairs]

@@ -1,6 +1,7 @@
-"""A model as EleutherAI's LM Evaluation Harness (`lm-eval`, the extra `lm_eval`) sees it.
+"""An adapter from a model to EleutherAI's LM Evaluation Harness (`lm-eval`, the extra `lm_eval`).
 
-The harness makes the prompts and the scores of its own tasks; this module answers its three requests.
+The harness makes the prompts and computes the scores of its tasks. This module answers its three kinds of
+requests.
 """
 
 import logging
@@ -20,11 +21,11 @@ from birdie_jax.tasks.task_model import TaskModel
 
 Normalization = Literal["none", "tokens"]
 
-# Objectives that take any text as a prompt.
+# Objectives that accept any text as a prompt.
 _OBJECTIVES = ("prefix_lm", "copying", "deshuffling", "causal_lm")
-# The settings of a request for an answer, except `until` and the number of tokens.
+# The sampling settings of a generation request.
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
-# The default of the harness's own models, if a task gives no number.
+# The default of the harness's own models for tasks without a limit.
 _MAX_TOKENS = 256
 
 PAPER_TASKS = (
@@ -32,10 +33,10 @@ PAPER_TASKS = (
     *("medmcqa", "mmlu", "mnli", "openbookqa", "piqa", "pubmedqa", "qa4mre", "qnli", "race", "sciq"),
     *("sst2", "wic", "winogrande"),
 )
-"""The 21 rows of the Birdie paper's list of tasks (appendix A.4), by the harness's names.
+"""The 21 tasks that the Birdie paper lists (appendix A.4), by the harness's names.
 
-Table 2 speaks of 21 tasks with MMLU among them, as here. Table 5 has 20 columns: the two halves of ARC are
-one of them, MMLU is missing, and TruthfulQA is there, which the list does not have: add `truthfulqa_mc1`.
+Table 2 also has 21 tasks, with MMLU. Table 5 has 20 columns: it joins the two halves of ARC, omits MMLU,
+and has TruthfulQA, which the list does not have. To measure TruthfulQA, add `truthfulqa_mc1`.
 """
 
 
@@ -43,8 +44,8 @@ class _Cut(NamedTuple):
     """A prompt within the model's limit.
 
     Attributes:
-        prompt: the prompt, without the beginning of a context that was too long.
-        was_cut: whether a beginning is missing.
+        prompt: the prompt; the beginning of a long context is removed.
+        was_cut: whether the beginning was removed.
     """
 
     prompt: Prompt
@@ -52,12 +53,12 @@ class _Cut(NamedTuple):
 
 
 class _Answering(NamedTuple):
-    """How to decode an answer; requests with the same rule are answered together.
+    """How to decode an answer. Requests with equal settings run in the same batches.
 
     Attributes:
-        until: the strings before which it ends.
-        max_tokens: the largest number of its tokens.
-        sampling: the rule that chooses tokens.
+        until: the strings that end the answer.
+        max_tokens: the largest number of tokens of the answer.
+        sampling: the sampling rule.
     """
 
     until: tuple[str, ...]
@@ -66,27 +67,27 @@ class _Answering(NamedTuple):
 
 
 class HarnessModel(LM):
-    """Answers the harness's requests by a `TaskModel`.
+    """Answers requests of the harness with a `TaskModel`.
 
-    A context is the prompt of the arm's objective: prefix_lm reads it bidirectionally, with the start token
-    behind it, and the continuation is what follows; causal_lm has the context as the beginning of the
-    target. What separates the two, mostly a space, is part of the continuation, as the harness has it. An
-    empty context is the start token alone. Contexts that are too long lose their beginning, as with the
-    harness's own models, and a warning says how many did.
+    The arm's objective formats a context as a prompt. prefix_lm reads the context bidirectionally, and the
+    continuation follows the start token. causal_lm reads the context as the beginning of the target. White
+    space between context and continuation belongs to the continuation, as in the harness. An empty context
+    is the start token alone. As in the harness's own models, contexts that are too long lose their
+    beginning; a warning logs how many.
     """
 
     def __init__(self, model: TaskModel, normalization: Normalization = "none"):
-        """Answer by `model`.
+        """Wrap `model`.
 
         Args:
-            model: the model, with the objective arm whose format prompts take.
-            normalization: "none" gives the log-likelihood of a continuation, the sum over its tokens, as
-                the harness asks; "tokens" divides it by the number of the tokens, so that the harness's
-                `acc` is the accuracy by loss per target token (Birdie paper, Table 8). Its `acc_norm`,
-                which divides by characters once more, means nothing then.
+            model: the model. Its arm formats the prompts.
+            normalization: "none" returns the log-likelihood of a continuation, the sum over its tokens.
+                "tokens" divides the sum by the number of tokens. Then the harness's `acc` is the
+                accuracy by loss per target token (Birdie paper, Table 8), and `acc_norm`, which also
+                divides by characters, is meaningless.
 
         Raises:
-            ConfigError: not every text is a prompt of the arm's objective.
+            ConfigError: the arm's objective cannot format every text as a prompt.
         """
         super().__init__()
         name = model.arm.objective.name
@@ -99,17 +100,17 @@ class HarnessModel(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """The hash of the tokenizer, which the harness uses to recognise requests."""
+        """The hash of the tokenizer, part of the harness's cache keys."""
         return self._model.tokenizer.sha256
 
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Return for each (context, continuation) its log-likelihood, and whether greedy choice gives it.
+        """Return the log-likelihood of each continuation, and whether greedy decoding generates it.
 
         Raises:
-            ConfigError: a continuation is longer than the model's limit; or likelihoods are to be
-                normalised, and a task does not compare them.
+            ConfigError: a continuation is longer than the model's limit; or `normalization` is "tokens",
+                and a task is not multiple choice.
         """
         del disable_tqdm
         if self._normalization == "tokens":
@@ -123,7 +124,7 @@ class HarnessModel(LM):
         return answers
 
     def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
-        """Return the likelihood of each (context, continuation); each context is read once.
+        """Return the likelihood of each (context, continuation). The model reads each context once.
 
         Raises:
             ConfigError: a continuation is longer than the model's limit.
@@ -153,7 +154,7 @@ class HarnessModel(LM):
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Return the log-likelihood of each whole text, read causally from the start token."""
+        """Return the log-likelihood of each text. The model reads it causally after the start token."""
         del disable_tqdm
         losses = self._model.text_losses(
             [self._model.tokenizer.encode(request.args[0]) for request in requests]
@@ -164,10 +165,10 @@ class HarnessModel(LM):
         return answers
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return the answer to each (context, settings); of equal requests each has a seed of its own.
+        """Return the answer to each (context, settings). Equal requests have different seeds.
 
         Raises:
-            ConfigError: a setting is unknown or unusable, or an answer may be longer than the limit.
+            ConfigError: a setting is unknown or invalid, or `max_gen_toks` exceeds the model's limit.
         """
         del disable_tqdm
         groups: dict[_Answering, list[int]] = {}
@@ -197,8 +198,8 @@ class HarnessModel(LM):
     def _split(self, context: str, continuation: str) -> tuple[str, np.ndarray]:
         """Return the prompt and the tokens to score.
 
-        Space at the end of the context begins the continuation (as in the harness's `TemplateLM`). In
-        causal_lm the tokens of the continuation are those that the context lacks of both together.
+        White space at the end of the context moves to the continuation (as in the harness's `TemplateLM`).
+        For causal_lm, the function tokenizes both together and removes the tokens of the context.
         """
         tokenizer, stripped = self._model.tokenizer, context.rstrip()
         continuation = context[len(stripped) :] + continuation
@@ -208,7 +209,7 @@ class HarnessModel(LM):
         return stripped, whole[len(tokenizer.encode(stripped)) :]
 
     def _prompt(self, context: str, max_tokens: int) -> _Cut:
-        """Return the prompt of a context, short enough for `max_tokens` tokens after it."""
+        """Return the prompt of a context, cut to leave room for `max_tokens` tokens."""
         nothing = np.empty(0, np.int32)
         objective = self._model.arm.objective
         prompt = Prompt(nothing, nothing)
@@ -244,7 +245,7 @@ class HarnessModel(LM):
 
 
 def _check_choices(requests: Sequence[Instance]) -> None:
-    """Check that each document asks for several likelihoods, as multiple choice does."""
+    """Check that each document has several continuations, as in multiple choice."""
     counts = Counter((request.task_name, request.doc_id) for request in requests)
     for (task, document), count in counts.items():
         if count == 1:
@@ -276,7 +277,7 @@ def _answering(settings: Mapping[str, Any], request: Instance) -> _Answering:
 
 
 def _occurrences(contexts: Sequence[str]) -> list[int]:
-    """Return for each context how many before it are the same."""
+    """Return for each context how many earlier contexts are equal."""
     seen: Counter[str] = Counter()
     numbers = []
     for context in contexts:
