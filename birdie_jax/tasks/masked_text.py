@@ -1,9 +1,10 @@
-"""How well an encoder names hidden tokens of a text that it has not seen: masked LM's accuracy and loss.
+"""Accuracy and loss of an encoder on hidden tokens of held-out text.
 
     python -m birdie_jax.evaluate --workdir=runs/bigs_tiny --task=masked_text:path=held-out.txt
 
-A text is cut into windows of a fixed number of tokens. In each window masked LM hides a share that the seed
-draws. The loss is not that of the whole text: no model of hidden tokens gives a text a probability.
+The task cuts a text into windows of a fixed number of tokens. In each window, masked LM hides random
+tokens; the seed selects them. The loss is not the loss of the whole text, because a masked language
+model does not assign a probability to a text.
 """
 
 from collections.abc import Mapping
@@ -27,26 +28,27 @@ from birdie_jax.text import Tokenizer
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class MaskedText(Task):
-    """Accuracy and loss (nats) on hidden tokens of held-out text, and the exponential of the loss.
+    """Predict hidden tokens of held-out text.
 
-    Texts have the form of the arm that the model has learned, with the shares of the task in the place of
-    the arm's. An answer is scored for each window; it counts as many tokens as are hidden in it, and has
-    the name of the file, the number of the document in it and that of the window's first token, both from 0
-    on. The text is given as to the task perplexity.
+    Texts have the format of the model's masked LM arm, with the rates of this task. Each window has a
+    scored answer. Its weight is the number of hidden tokens. Its name consists of the file, the number
+    of the document in the file and the index of the window's first token, both from 0.
+
+    Metrics: accuracy; loss in nats per hidden token; perplexity, the exponential of the loss.
 
     Attributes:
-        path: documents: a file, a folder, a glob, `stdlib`, or any of these by URL, as for `prepare_data`.
-        prepared: a folder that `prepare_data` wrote with the model's tokenizer, in place of `path`.
+        path: the documents: a file, a folder, a glob, `stdlib` or a URL, as for `prepare_data`.
+        prepared: a folder that `prepare_data` wrote with the model's tokenizer, instead of `path`.
         split: the split of the prepared folder.
         text_field: the field of JSON lines and Parquet that holds the text.
-        window: the largest number of tokens of text that are read at once. A text, or its rest after the
-            last whole window, is skipped and reported if it is shorter than the arm's `min_length`, by
-            default 8 tokens.
-        max_documents: the number of documents that are read, the first ones; None = all.
-        rate: the share of the tokens that is hidden.
-        mask_share: the share of these that become [MASK].
-        random_share: the share of these that become a random token; the others stay.
-        seed: the seed that chooses hidden tokens.
+        window: the largest number of tokens of a window. A text, or the rest after its last whole
+            window, is skipped and reported if it is shorter than the arm's `min_length`, by default 8
+            tokens.
+        max_documents: the number of documents to read, from the first; None = all.
+        rate: the share of tokens to hide.
+        mask_share: the share of hidden tokens that become [MASK].
+        random_share: the share of hidden tokens that become a random token; the others are unchanged.
+        seed: the seed that selects hidden tokens.
     """
 
     name: ClassVar[str] = "masked_text"
@@ -65,7 +67,7 @@ class MaskedText(Task):
     seed: Seed = 0
 
     def __post_init__(self):
-        # What they check: that there is one source, and that the shares can be.
+        # Both validate the settings: the source and the shares.
         self._reader()
         self._objective(None)
 
@@ -79,8 +81,8 @@ class MaskedText(Task):
         )
 
     def _objective(self, arm: Arm | None) -> MaskedLM:
-        """Return the objective that a model has learned, its marker above all, with the task's shares."""
-        # The default objective if the model's training objectives are unknown.
+        """Return the masked LM objective of an arm, with the shares of the task."""
+        # Without an arm, the training objectives are unknown.
         learned = MaskedLM() if arm is None else arm.objective
         if not isinstance(learned, MaskedLM):
             raise ConfigError(
@@ -89,7 +91,7 @@ class MaskedText(Task):
         return replace(learned, rate=self.rate, mask_share=self.mask_share, random_share=self.random_share)
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that a window is long enough for the arm and not too long for the model."""
+        """Check that windows are long enough for the arm and not too long for the model."""
         objective = self._objective(arm_in_place)
         if self.window < objective.minimum_tokens:
             raise ConfigError(
@@ -109,11 +111,11 @@ class MaskedText(Task):
         self._reader().check_data(tokenizer)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the model name the hidden tokens of every window.
+        """Predict the hidden tokens of every window.
 
         Raises:
-            ConfigError: a window is longer than what the model has learned, or shorter than the arm needs.
-            DataError: a document cannot be read, or none has a window that is long enough.
+            ConfigError: the window is too long for the model or too short for the arm.
+            DataError: a document cannot be read, or no window is long enough.
         """
         self.check_length(model.arm_in_place, model.max_length)
         objective = self._objective(model.arm_in_place).with_vocabulary(model.tokenizer.num_pieces)
@@ -143,7 +145,7 @@ class MaskedText(Task):
 
 
 def _score(name: str, example: Example, found: FoundTokens) -> ScoredAnswer:
-    assert example.labels is not None  # masked_lm makes no others
+    assert example.labels is not None  # examples of masked_lm have labels
     labels = example.labels[example.labels != NO_LABEL]
     metrics = {
         "accuracy": float((found.tokens == labels).mean()),

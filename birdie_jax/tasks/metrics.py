@@ -1,12 +1,12 @@
-"""Scores of a written answer against acceptable ones: exact match, F1, and whether one is in the answer.
+"""Metrics of generated answers, predicted classes and predicted numbers.
 
-Exact match and F1 are those of SQuAD (Rajpurkar et al., 2016, section 6.1; 2018), computed as the official
-evaluation script of version 2.0 does. That of version 1.1 gives the same but for an answer without a word,
-as "the" or "!", which there never has a word in common with anything.
+Exact match and F1 follow the official evaluation script of SQuAD 2.0 (Rajpurkar et al., 2016, section 6.1;
+2018). The script of version 1.1 returns the same scores, except for answers without words, such as "the" or
+"!": there they have no word in common with any reference.
 
-"Answer contains label" is the measure that the Birdie paper prefers (appendix B): full credit if any
-acceptable answer is present in the response. Both are normalised first, as for exact match, so that an
-answer that matches exactly contains its label too.
+"Answer contains label" is the metric that the Birdie paper prefers (appendix B). An answer gets full credit
+if it contains any acceptable answer. Both are normalised as for exact match, so an exact match also
+contains the label.
 """
 
 import math
@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float64
 
-# Those that are no means over answers follow from means: F1 and Matthews' correlation of two classes
-# from the shares of the confusion matrix, correlations from means of squares and products. So their
-# intervals are bootstraps of answers, as for every metric.
+# F1 and correlations are not means over answers. They are functions of means: F1 and Matthews' correlation
+# of the confusion matrix, the other correlations of mean squares and products. So their intervals are
+# bootstraps over answers, as for all metrics.
 
 Numbers = Float64[np.ndarray, " answers"]
 
@@ -29,13 +29,13 @@ PEARSON, SPEARMAN = "pearson", "spearman"
 
 _CONFUSION = _POSITIVE, _PREDICTED, _TRUE_POSITIVE = "positive", "predicted_positive", "true_positive"
 _MOMENTS = ("x", "y", "xx", "yy", "xy")
-# A variance below this share of the mean square is a rounding error of equal numbers.
+# A variance below this share of the mean square is rounding error; all numbers are equal.
 _ROUNDING = 1e-12
 
 INNER_METRICS = frozenset(
     [*_CONFUSION, *(f"{kind}_{moment}" for kind in (PEARSON, SPEARMAN) for moment in _MOMENTS)]
 )
-"""The metrics of answers that F1 and correlations are derived from; they are not shown."""
+"""The metrics of answers that F1 and correlations are derived from; reports omit them."""
 
 
 def class_scores(label: int, predicted: int) -> dict[str, float]:
@@ -44,7 +44,7 @@ def class_scores(label: int, predicted: int) -> dict[str, float]:
 
 
 def confusion(label: int, predicted: int) -> dict[str, float]:
-    """Return the parts of the confusion matrix of the classes 0 and 1; 1 is the positive class."""
+    """Return an answer's terms of the confusion matrix of the classes 0 and 1; 1 is the positive class."""
     return {
         _POSITIVE: float(label == 1),
         _PREDICTED: float(predicted == 1),
@@ -59,7 +59,7 @@ def f1_of_means(means: Mapping[str, float]) -> float:
 
 
 def matthews_of_means(means: Mapping[str, float]) -> float:
-    """Return Matthews' correlation from the means of `confusion`; 0 where labels or answers are all one."""
+    """Return Matthews' correlation from the means of `confusion`; 0 if all labels or answers are equal."""
     label, predicted = means[_POSITIVE], means[_PREDICTED]
     return _correlation(label, predicted, label, predicted, means[_TRUE_POSITIVE])
 
@@ -67,7 +67,7 @@ def matthews_of_means(means: Mapping[str, float]) -> float:
 def correlation_scores(labels: Sequence[float], predicted: Sequence[float]) -> list[dict[str, float]]:
     """Return for each answer the metrics whose means give Pearson's and Spearman's correlation.
 
-    A resample of the answers keeps the ranks that they have among all.
+    A bootstrap resample keeps the ranks among all answers.
 
     Raises:
         ValueError: a number is not finite.
@@ -77,11 +77,10 @@ def correlation_scores(labels: Sequence[float], predicted: Sequence[float]) -> l
 
 
 def correlation_scores_within(scores: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return `correlation_scores` of some of its answers alone, with new ranks.
+    """Return `correlation_scores` of a subset of answers, with new ranks.
 
     Args:
-        scores: the metrics that it gave for these among others, from which their order and distances are
-            known.
+        scores: the metrics that `correlation_scores` returned for these answers, among others.
     """
     return _moments(
         {
@@ -92,25 +91,25 @@ def correlation_scores_within(scores: Sequence[Mapping[str, float]]) -> list[dic
 
 
 def correlation_of_means(means: Mapping[str, float], kind: str) -> float:
-    """Return a correlation from the means of `correlation_scores`; 0 where all numbers of a side are equal.
+    """Return a correlation from the means of `correlation_scores`; 0 if labels or answers are all equal.
 
     Args:
-        means: the means, including other metrics' means.
+        means: the means of these metrics; other keys are ignored.
         kind: `PEARSON` or `SPEARMAN`.
     """
     return _correlation(*(means[f"{kind}_{moment}"] for moment in _MOMENTS))
 
 
 def _correlation(x: float, y: float, xx: float, yy: float, xy: float) -> float:
-    """Return the correlation of two variables from the means of both, of their squares and products.
+    """Return the correlation of x and y from the means of x, y, x^2, y^2 and xy.
 
-    It is 0 if one does not vary, and NaN if a mean is NaN.
+    Returns 0 if x or y is constant, and NaN if a mean is NaN.
     """
     x_variance, y_variance = xx - x * x, yy - y * y
     if x_variance <= _ROUNDING * xx or y_variance <= _ROUNDING * yy:
         return 0.0
     correlation = (xy - x * y) / (math.sqrt(x_variance) * math.sqrt(y_variance))
-    # Rounding may take it beyond its bounds.
+    # Rounding errors may exceed the bounds.
     return float(np.clip(correlation, -1.0, 1.0))
 
 
@@ -118,16 +117,17 @@ def _moments(sides: Mapping[str, tuple[Numbers, ...]]) -> list[dict[str, float]]
     """Return the metrics of each answer.
 
     Args:
-        sides: for each kind the labels' and the answers' numbers; of Spearman's only their order counts.
+        sides: the labels and the predicted numbers for each kind of correlation. Spearman's correlation
+            uses only their order.
     """
     scores: list[dict[str, float]] = [{} for _ in sides[PEARSON][0]]
     for kind, of_kind in sides.items():
         for side in of_kind:
-            # NaN would have a rank.
+            # Check first: ranking would hide NaN.
             if not np.isfinite(side).all():
                 wrong = side[~np.isfinite(side)][0]
                 raise ValueError(f"correlation: found {wrong}; allowed: finite numbers")
-        # Standardise first: otherwise numbers that hardly differ give only rounding errors.
+        # Standardise, or rounding errors dominate for numbers with a small variance.
         x, y = (_standardised(_ranks(side) if kind == SPEARMAN else side) for side in of_kind)
         for moment, column in zip(_MOMENTS, (x, y, x * x, y * y, x * y), strict=True):
             for of_answer, value in zip(scores, column.tolist(), strict=True):
@@ -143,7 +143,7 @@ def _standardised(values: Numbers) -> Numbers:
 
 
 def _ranks(values: Numbers) -> Numbers:
-    """Return the rank of each value from 1 on, the mean of their ranks where several are equal."""
+    """Return the rank of each value, from 1. Equal values share their mean rank."""
     _, of_value, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[of_value]
 
@@ -165,26 +165,24 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
     """Return 1 if the normalised answer is one of the normalised references, else 0.
 
     Args:
-        answer: what the model wrote.
+        answer: the model's answer.
         references: the acceptable answers.
     """
     return _best(answer, references, lambda found, wanted: float(found == wanted))
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """Return the largest harmonic mean of precision and recall of words over the references.
+    """Return the largest F1 over the references: the harmonic mean of precision and recall of words.
 
-    Words count as often as they are in both. The arguments are the same as for `exact_match`.
+    A repeated word counts as often as it occurs in both texts. The arguments are those of `exact_match`.
     """
     return _best(answer, references, _f1_of_words)
 
 
 def contains(answer: str, references: Sequence[str]) -> float:
-    """Return 1 if any normalised reference is within the normalised answer, else 0.
+    """Return 1 if the normalised answer contains any normalised reference, else 0.
 
-    Within a longer word counts too, as with any search for text.
-
-    The arguments are the same as for `exact_match`.
+    A reference may also be a part of a longer word. The arguments are those of `exact_match`.
     """
     return _best(answer, references, lambda found, wanted: float(wanted in found if wanted else not found))
 
@@ -192,13 +190,13 @@ def contains(answer: str, references: Sequence[str]) -> float:
 def contains_verbatim(answer: str, references: Sequence[str]) -> float:
     """Return 1 if the answer contains any reference, ignoring only case, else 0.
 
-    It is the measure `contains` of the tasks of the EleutherAI harness on recall (squad_completion, fda,
-    swde; Arora et al., 2024). The arguments are the same as for `exact_match`.
+    The EleutherAI harness uses this metric as `contains` in its recall tasks (squad_completion, fda, swde;
+    Arora et al., 2024). The arguments are those of `exact_match`.
     """
     return float(any(re.search(re.escape(one), answer, re.IGNORECASE) for one in references))
 
 
-# The metrics of a written answer, by the names under which results have them.
+# The metrics of a generated answer, by name.
 ANSWER_METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
     metric.__name__: metric for metric in (exact_match, f1, contains, contains_verbatim)
 }
@@ -206,7 +204,7 @@ ANSWER_METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
 
 def _best(answer: str, references: Sequence[str], score: _PairScore) -> float:
     found = normalize_answer(answer)
-    # The script of version 2.0 ignores references that become empty, unless there is no other.
+    # The script of SQuAD 2.0 ignores references that normalise to an empty text, unless all do.
     wanted = list(filter(None, map(normalize_answer, references))) or [""]
     return max(score(found, reference) for reference in wanted)
 

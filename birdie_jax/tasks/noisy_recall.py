@@ -1,7 +1,8 @@
-"""Recall of a few items among noise: selective copying, and in-context recall with a query or without.
+"""Recall of a few items among noise: selective copying, and noisy in-context recall.
 
-Without a query this is the selective copying task of Mamba (Gu and Dao 2023, section 3.1), with one it is
-noisy in-context recall (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures").
+Without a query, this is the selective copying task of Mamba (Gu and Dao 2023, section 3.1). With a
+query, it is noisy in-context recall (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid
+Architectures").
 """
 
 from collections.abc import Sequence
@@ -34,11 +35,11 @@ class NoisySequence(NamedTuple):
     """A sequence as numbers of the task's vocabulary.
 
     Attributes:
-        sequence: int64 [sequence_length], the items in their places, and noise.
-        keys: int64 [items], the keys in the order of the items; without a query there is none.
+        sequence: int64 [sequence_length], the items and the noise.
+        keys: int64 [items], the keys in the order of the items; int64 [0] without a query.
         values: int64 [items], the values in the order of the items.
-        places: int64 [items], the place of each value in the sequence.
-        asked: int64 [items], the numbers of the items in the order in which they are asked for.
+        places: int64 [items], the position of each value in the sequence.
+        asked: int64 [items], the numbers of the items in the order of the queries.
     """
 
     sequence: Int64[np.ndarray, " length"]
@@ -51,27 +52,28 @@ class NoisySequence(NamedTuple):
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class NoisyRecall(TokenTask):
-    """Items among noise; the model writes their values.
+    """Recall the values of items among noise.
 
-    Noise, keys and values are of disjoint parts of a vocabulary, the first pieces of the tokenizer that
-    represent text. Noise is drawn with replacement, keys and values without.
+    Noise, keys and values are from disjoint parts of the vocabulary, which is the first text pieces of the
+    tokenizer. Noise is drawn with replacement, keys and values without. The answer depends on `query`:
 
-    - With query "none" an item is a value, and all values are written in their order.
-    - With "first" and "last" an item is a key, followed by its value. With "first" one key is before
-      the sequence, and its value is written. With "last" keys come after the context, as the beginning of
-      the answer: a question has one key; in training all come in a random order, each with its
-      value behind it.
+    - "none": an item is a value. The answer is all values in order.
+    - "first": an item is a key and its value. A key precedes the sequence. The answer is its value.
+    - "last": an item is a key and its value. A key follows the context, as the beginning of the target. The
+      answer is its value. In training, all keys follow in random order, each with its value.
 
-    Behind the marker of prefix_lm and the key of "first", the sequence is the context. Keys after the
-    context bear loss in training, which therefore does not go to zero. A sequence is a function of the
-    other settings and its number; it gives one question. The group is "distance", the tokens from the first
-    value that is asked for to the end of the context.
+    The context is the marker of prefix_lm, the key for "first", and the sequence. In training, keys after
+    the context also have a loss, so the loss does not reach zero. Each sequence is a question. It depends
+    only on its number and the other settings.
+
+    Groups:
+        distance: the number of tokens from the first requested value to the end of the context.
 
     Attributes:
-        query: "none", "first" or "last".
-        sequence_length: the tokens of items and noise.
+        query: the place of the query: "none", "first" or "last".
+        sequence_length: the number of tokens of items and noise.
         items: the number of items.
-        noise: the number of different tokens of noise.
+        noise: the number of different noise tokens.
         keys: the number of different keys.
         values: the number of different values.
         num_sequences: the number of sequences.
@@ -112,7 +114,7 @@ class NoisyRecall(TokenTask):
     def draw_sequence(self, rng: np.random.Generator) -> NoisySequence:
         """Return a random sequence."""
         size = self._item_length
-        # Items are disjoint: draw places without the room of their later tokens, then add it.
+        # Items do not overlap: draw positions as if items had one token, then shift them.
         rooms = self.sequence_length - self.items * (size - 1)
         starts = np.sort(rng.choice(rooms, self.items, replace=False)) + np.arange(self.items) * (size - 1)
         sequence = rng.integers(self.noise, size=self.sequence_length)
@@ -133,7 +135,7 @@ class NoisyRecall(TokenTask):
         return [vocabulary.PREFIX_LM, *query, *tokens[drawn.sequence].tolist()]
 
     def target(self, drawn: NoisySequence, tokens: np.ndarray) -> list[int]:
-        """Return the tokens that are written after a context in training, without END."""
+        """Return the target tokens of training, without END."""
         values = drawn.values[drawn.asked]
         if self.query == FIRST:
             values = values[:1]
@@ -168,7 +170,7 @@ class NoisyRecall(TokenTask):
         return questions, ()
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples:
-        """Return a generator of sequences, all of one length, plus the marker, the query and the answer.
+        """Return a generator of sequences of equal length, with marker, query and answer.
 
         Raises:
             ConfigError: the tokenizer has fewer pieces than the vocabulary of the task.
@@ -186,14 +188,14 @@ class NoisyRecall(TokenTask):
 
 
 class NoisyRecallExamples:
-    """Random sequences to learn from."""
+    """Random training sequences."""
 
     def __init__(self, task: NoisyRecall, tokens: np.ndarray):
-        """Write sequences of `task` with the ids `tokens` of its vocabulary."""
+        """Store the task and the token ids of its vocabulary."""
         self._task, self._tokens = task, tokens
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return a sequence with its answer; None if they do not fit `max_positions`."""
+        """Return a sequence with its answer; None if it does not fit `max_positions`."""
         drawn = self._task.draw_sequence(rng)
         context = self._task.context(drawn, self._tokens)
         target = [*self._task.target(drawn, self._tokens), vocabulary.END]

@@ -1,6 +1,6 @@
-"""What training objectives teach, by the length of the text (Birdie paper, section 3.2).
+"""Accuracy on training objectives by the length of the text (Birdie paper, section 3.2).
 
-Copying (Jelassi et al. 2024), deshuffling, and selective copying: tasks on passages of tokens, each in the
+The tasks are copying (Jelassi et al. 2024), deshuffling and selective copying of passages, each in the
 format of its objective.
 """
 
@@ -23,19 +23,19 @@ from birdie_jax.tasks.training_examples import GeneratedExamples
 from birdie_jax.text import Tokenizer, open_source
 from birdie_jax.text.tokenization import split_of
 
-# Enough for any evaluation, and read in seconds.
+# Enough for an evaluation, and takes seconds to read.
 _MAX_TOKENS = 1 << 22
 _DOCUMENTS_AT_ONCE = 64
 
 
 class TextSource(NamedTuple):
-    """Where real text is read.
+    """A source of text.
 
     Attributes:
-        source: "stdlib", a file, a folder or a glob of documents, or such a URL.
+        source: "stdlib", a file, a folder or a glob of documents, or a URL of these.
         text_field: the field of .jsonl and .parquet records that holds the text.
-        validation_fraction: the share of the documents that is for evaluation; where it is not larger than
-            `data.validation_fraction` of a run on the same source, that run has not learned from them.
+        validation_fraction: the share of the documents for evaluation. A run on the same source did not
+            train on them if its `data.validation_fraction` is at least as large.
     """
 
     source: str
@@ -49,14 +49,14 @@ class Passages:
     def __init__(
         self, tokenizer: Tokenizer, text: TextSource | None, split: str, *, whole_lines: bool = False
     ):
-        """Read text, up to four million tokens of it.
+        """Read up to four million tokens of text.
 
         Args:
-            tokenizer: the tokenizer of the tokens.
-            text: where to read text; None = uniformly random pieces of the tokenizer.
-            split: the documents to read: "train" or "validation".
-            whole_lines: whether a passage is a line, without the spaces around it, that no document of the
-                other split has.
+            tokenizer: the tokenizer.
+            text: the source of text; None = uniformly random pieces of the tokenizer.
+            split: the split to read: "train" or "validation".
+            whole_lines: whether passages are lines, without surrounding white space, that no document of
+                the other split has.
 
         Raises:
             DataError: the source cannot be read.
@@ -68,12 +68,10 @@ class Passages:
         self._lengths = np.array([len(document) for document in self._documents], np.int64)
 
     def draw(self, rng: np.random.Generator, length: int) -> Int32[np.ndarray, " tokens"]:
-        """Return a passage: int32 [length].
-
-        Every passage of that length is equally likely.
+        """Return a passage: int32 [length]. All passages of this length are equally likely.
 
         Raises:
-            DataError: no document, or no line, has that many tokens.
+            DataError: no document has that many tokens; for whole lines, no line has exactly that many.
         """
         if self._text is None:
             return rng.choice(self._pieces, length)
@@ -117,7 +115,7 @@ def _read_documents(tokenizer: Tokenizer, text: TextSource, split: str) -> list[
 
 
 def _read_lines(tokenizer: Tokenizer, text: TextSource, split: str) -> list[np.ndarray]:
-    """Return the different lines of the documents of a split that no document of the other has."""
+    """Return the distinct lines of a split that no document of the other split has."""
     lines: dict[str, np.ndarray] = {}
     count = 0
     for own in (True, False):
@@ -140,28 +138,31 @@ def _read_lines(tokenizer: Tokenizer, text: TextSource, split: str) -> list[np.n
 PassageLength = Annotated[int, Bounds(at_least=2, at_most=2**20)]
 QuestionsPerLength = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
-# A passage of few different tokens has no unique delimiters; then another one is drawn.
+# A passage with few distinct tokens may have no unique delimiters. Then the task draws another one.
 _ATTEMPTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveByLength(TokenTask):
-    """Prompts in the format of a training objective, markers included, made of passages of given lengths.
+    """The base class of tasks that measure a training objective on passages of given lengths.
 
-    So a model that was trained on the objective is measured as it is, without fine-tuning. The prompt is
-    the objective's context and the reference is its target. Question i of a length is a function of the
-    other settings, the tokenizer and i. The group is "length".
+    The prompt is the objective's context, with its markers, and the reference is the target. So you can
+    measure a model that was trained on the objective without fine-tuning it. Question i of a length depends
+    only on i, the tokenizer and the other settings.
+
+    Groups:
+        length: the number of tokens of the passage.
 
     Attributes:
         lengths: the numbers of tokens of the passages.
-        questions_per_length: the number of questions of each length.
-        source: where passages are read: "stdlib", a file, a folder, a glob, or such a URL; empty = tokens
-            drawn uniformly from the tokenizer's pieces.
+        questions_per_length: the number of questions for each length.
+        source: the source of passages: "stdlib", a file, a folder or a glob of documents, or a URL of
+            these; empty = tokens drawn uniformly from the tokenizer's pieces.
         text_field: the field of .jsonl and .parquet records that holds the text.
-        validation_fraction: the share of the source's documents that is asked about; the others are for
-            training. The documents of a smaller share are among those of a larger one.
-        whole_lines: whether a passage is a line of the text, without the spaces around it, that stands in
-            none of the documents for training; else it begins and ends anywhere in a document.
+        validation_fraction: the share of the source's documents for questions; the others are for training.
+            A larger share includes the documents of a smaller one.
+        whole_lines: whether a passage is a line of the text, without surrounding white space, that no
+            training document has. Otherwise a passage begins and ends anywhere in a document.
         seed: the seed of the questions.
     """
 
@@ -195,10 +196,10 @@ class ObjectiveByLength(TokenTask):
         """
 
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return the questions, ordered by length.
+        """Return the questions, sorted by length.
 
         Raises:
-            DataError: the source cannot be read, or has no passages of such lengths.
+            DataError: the source cannot be read, or has no passage of a length.
         """
         passages = Passages(tokenizer, self._text, "validation", whole_lines=self.whole_lines)
         questions = []
@@ -221,7 +222,7 @@ class ObjectiveByLength(TokenTask):
         return questions, ()
 
     def settings_within(self, tokenizer: Tokenizer, length: int) -> Mapping[str, Any]:
-        """Return the lengths whose examples fit."""
+        """Return the setting `lengths` with the lengths that fit; empty if none fits."""
         del tokenizer
         fitting = [
             each for each in self.lengths if self.objective(each, each).example_length(each) <= length
@@ -229,7 +230,7 @@ class ObjectiveByLength(TokenTask):
         return {"lengths": fitting} if fitting else {}
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples:
-        """Return a generator of examples of passages from the shortest to the longest of `lengths`.
+        """Return a generator of examples with passages of the shortest to the longest of `lengths`.
 
         Raises:
             DataError: the source cannot be read.
@@ -245,14 +246,14 @@ class ObjectiveByLength(TokenTask):
 
 
 class ObjectiveExamples:
-    """Examples of an objective from passages, with lengths uniform over those that fit."""
+    """Examples of an objective on passages, with lengths uniform over those that fit."""
 
     def __init__(self, objective: Objective, passages: Passages):
-        """Draw lengths within the limits of `objective`."""
+        """Store the objective, which limits the lengths, and the passages."""
         self._objective, self._passages = objective, passages
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return an example that covers at most `max_positions`; None where the shortest does not fit."""
+        """Return an example of at most `max_positions` positions; None if the shortest does not fit."""
         objective = self._objective
         longest = objective.max_length
         assert longest is not None
@@ -282,7 +283,7 @@ class CopyingByLength(ObjectiveByLength):
     name: ClassVar[str] = "copying_by_length"
 
     def objective(self, min_length: int, max_length: int) -> Objective:
-        """Return copying."""
+        """Return the objective copying."""
         return make_objective("copying", min_length=min_length, max_length=max_length)
 
 
@@ -292,11 +293,11 @@ Rate = Annotated[float, Bounds(more_than=0, at_most=1)]
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class DeshufflingByLength(ObjectiveByLength):
-    """Write the shuffled passage in its order, in the format of the objective deshuffling.
+    """Restore the order of a shuffled passage, in the format of the objective deshuffling.
 
     Attributes:
-        rate: the share of the passage's tokens that is shuffled.
-        source: the source of passages; random tokens have no order to restore.
+        rate: the share of the passage's tokens to shuffle.
+        source: the source of passages; required, because random tokens have no order to restore.
     """
 
     name: ClassVar[str] = "deshuffling_by_length"
@@ -310,7 +311,7 @@ class DeshufflingByLength(ObjectiveByLength):
         super().__post_init__()
 
     def objective(self, min_length: int, max_length: int) -> Objective:
-        """Return deshuffling."""
+        """Return the objective deshuffling."""
         return make_objective("deshuffling", rate=self.rate, min_length=min_length, max_length=max_length)
 
 
@@ -321,15 +322,15 @@ SpanLength = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class SelectiveCopyingByLength(ObjectiveByLength):
-    """Write spans of the passage, in the format of the objective selective_copying.
+    """Copy spans of the passage, in the format of the objective selective_copying.
 
     Attributes:
         spans: the number of requested spans.
-        query_first: whether the queries are before the passage.
+        query_first: whether the queries precede the passage.
         span_length: the smallest and largest number of tokens of a span.
         start_delimiter_length: the smallest and largest number of tokens of the delimiter before a span.
-        end_delimiter_length: the smallest and largest number of tokens of the delimiter after it. A passage
-            has room for all spans with their delimiters at their longest.
+        end_delimiter_length: the smallest and largest number of tokens of the delimiter after a span. A
+            passage must have room for all spans and delimiters at their largest lengths.
         lengths: the numbers of tokens of the passages.
     """
 
@@ -343,7 +344,7 @@ class SelectiveCopyingByLength(ObjectiveByLength):
     lengths: tuple[PassageLength, ...] = (64, 128, 256, 512)
 
     def objective(self, min_length: int, max_length: int) -> Objective:
-        """Return selective copying."""
+        """Return the objective selective_copying."""
         return make_objective(
             "selective_copying",
             spans=self.spans,

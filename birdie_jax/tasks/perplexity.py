@@ -1,11 +1,11 @@
-"""How well a model predicts a text that it has not seen: perplexity and bits a byte, by place in a window.
+"""Perplexity and bits per byte of held-out text, by position in a window.
 
     python -m birdie_jax.evaluate --workdir=runs/tiny --task=perplexity:path=held-out.txt
 
-A text is read causally, as causal_lm reads one, in windows of a fixed number of tokens, each after a start
-token. In each window the tokens count that no earlier window has scored. Bits a byte are the total loss in
-nats, divided by ln 2 and by the UTF-8 bytes of the scored text, so that tokenizers compare (Gao et al.,
-2020, "The Pile", section 3.1).
+The model reads a text causally, in the format of causal_lm, in windows of a fixed number of tokens. A start
+token precedes each window. A window scores the tokens that no earlier window scored. Bits per byte are the
+total loss in nats, divided by ln 2 and the number of UTF-8 bytes of the text. They are comparable between
+tokenizers (Gao et al., 2020, "The Pile", section 3.1).
 """
 
 import math
@@ -28,19 +28,19 @@ from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer, TokenShards, open_source
 
-# The group of a place in the window, by the smallest of its bucket: 0, 1, 2, 4, 8, ...
+# The group of positions in the window. Its values are the starts of buckets: 0, 1, 2, 4, 8, ...
 POSITION_GROUP = "position"
 
 DocumentLimit = Annotated[int, Bounds(at_least=1, at_most=2**31)]
 
 
 class TokenizedText(NamedTuple):
-    """A document as tokens.
+    """A tokenized document.
 
     Attributes:
-        name: the place that it comes from.
+        name: the location of the document.
         tokens: int32 [tokens], at least one.
-        bytes_of_tokens: the UTF-8 bytes that each token stands for, float64 [tokens]; the sum is that of
+        bytes_of_tokens: float64 [tokens], the number of UTF-8 bytes of each token; the sum is the size of
             the document.
     """
 
@@ -50,12 +50,12 @@ class TokenizedText(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of a document that is read at once.
+    """A part of a document that the model reads at once.
 
     Attributes:
-        start: the index of its first token.
-        scored: the index of the first token that no earlier window has scored.
-        end: the index after its last token.
+        start: the index of the first token.
+        scored: the index of the first token that no earlier window scores.
+        end: the index after the last token.
     """
 
     start: int
@@ -64,10 +64,10 @@ class Window(NamedTuple):
 
 
 def perplexity_of(loss: float) -> float:
-    """Return the perplexity of a loss in nats a token.
+    """Return the perplexity of a loss in nats per token.
 
-    It is at most the largest float64, since JSON has no infinity: beyond that are models whose losses have
-    grown without bounds.
+    The result is at most the largest float64, because JSON has no infinity. Only a diverged model
+    exceeds it.
     """
     try:
         return min(math.exp(loss), sys.float_info.max)
@@ -78,21 +78,26 @@ def perplexity_of(loss: float) -> float:
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Perplexity(Task):
-    """The loss of held-out text: bits_per_byte, and with it tokens_per_byte, loss (nats) and perplexity.
+    """Predict held-out text.
 
-    An answer is scored for each document and bucket of positions; it counts as many bytes as it has. The
-    position of a token is the number of tokens before it in its window, but for the start token.
+    Each document and bucket of positions has a scored answer. Its weight is its number of bytes. The
+    position of a token is the number of tokens before it in its window, without the start token.
+
+    Metrics: bits_per_byte; tokens_per_byte; loss in nats per token; perplexity.
+
+    Groups:
+        position: the smallest position of the bucket.
 
     Attributes:
-        path: documents: a file, a folder, a glob, `stdlib`, or any of these by URL, as for `prepare_data`.
-        prepared: a folder that `prepare_data` wrote with the model's tokenizer, in place of `path`.
+        path: the documents: a file, a folder, a glob, `stdlib` or a URL, as for `prepare_data`.
+        prepared: a folder that `prepare_data` wrote with the model's tokenizer, instead of `path`.
         split: the split of the prepared folder.
         text_field: the field of JSON lines and Parquet that holds the text.
-        window: the largest number of tokens that are read at once.
-        stride: the number of tokens from the start of a window to the start of the next. If it is less than
-            `window`, every token except the first ones has at least window - stride tokens before it. None
-            = window.
-        max_documents: the number of documents that are scored, the first ones; None = all.
+        window: the largest number of tokens of a window.
+        stride: the number of tokens from the start of a window to the start of the next; None = window. If
+            it is less than `window`, each scored token after the first window has at least window - stride
+            tokens before it.
+        max_documents: the number of documents to score, from the first; None = all.
     """
 
     name: ClassVar[str] = "perplexity"
@@ -118,7 +123,7 @@ class Perplexity(Task):
             )
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that a window is not longer than the rows that a model has learned."""
+        """Check that a window is not longer than the rows that the model was trained on."""
         del arm_in_place
         if max_length is not None and self.window > max_length:
             raise ConfigError(
@@ -127,7 +132,7 @@ class Perplexity(Task):
             )
 
     def check_data(self, tokenizer: Tokenizer) -> None:
-        """Read the documents, without making tokens of them; of a prepared folder its records are left."""
+        """Read the documents without tokenizing them. For a prepared folder, do not read the records."""
         if self.path:
             documents = open_source(self.path, self.text_field).documents()
             if not sum(1 for _ in islice(documents, self.max_documents)):
@@ -136,11 +141,12 @@ class Perplexity(Task):
             TokenShards(self.prepared, self.split, tokenizer_sha256=tokenizer.sha256)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the model read every document, and score its tokens by their positions.
+        """Score the tokens of every document by position.
 
         Raises:
-            ConfigError: the window is longer than what the model has learned.
-            DataError: a document cannot be read, or there is none; or the folder is of another tokenizer.
+            ConfigError: the window is longer than the rows that the model was trained on.
+            DataError: a document cannot be read, or there is none; or the folder was prepared with another
+                tokenizer.
         """
         self.check_length(None, model.max_length)
         documents = list(self.documents(model.tokenizer))
@@ -159,12 +165,12 @@ class Perplexity(Task):
         return TaskResult(tuple(answers))
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the loss a token in nats, and its exponential."""
+        """Return the loss in nats per token, and the perplexity."""
         loss = means["bits_per_byte"] * math.log(2) / means["tokens_per_byte"]
         return {"loss": loss, "perplexity": perplexity_of(loss)}
 
     def documents(self, tokenizer: Tokenizer) -> Iterator[TokenizedText]:
-        """Give the documents that hold a token, in the order of the source.
+        """Yield the documents that have tokens, in the order of the source.
 
         Raises:
             DataError: a document cannot be read; or the folder was prepared with another tokenizer.
@@ -181,7 +187,7 @@ class Perplexity(Task):
             count += 1
             size = len((tokenizer.decode(tokens) if text is None else text).encode())
             found = lengths[tokens]
-            # Of a model that normalises text the bytes that it changed are shared out.
+            # If the tokenizer normalises text, scale the lengths to the size of the original text.
             yield TokenizedText(name, tokens, found * (size / found.sum()))
 
     def _no_document(self) -> DataError:
@@ -205,10 +211,10 @@ class Perplexity(Task):
 
 
 def windows_of(tokens: int, window: int, stride: int | None = None) -> Iterator[Window]:
-    """Yield the windows of a text. Each scores the tokens that no earlier one has; the last may be shorter.
+    """Yield the windows of a text. The last may be shorter.
 
     Args:
-        tokens: the number of the text's tokens.
+        tokens: the number of tokens of the text.
         window: the largest number of tokens of a window.
         stride: the number of tokens between the starts of two windows, at most `window`; None = window.
     """
@@ -220,12 +226,12 @@ def windows_of(tokens: int, window: int, stride: int | None = None) -> Iterator[
 
 
 def position_bucket(position: int) -> int:
-    """Return the smallest position of the bucket of `position`: 0, or the largest power of two up to it."""
+    """Return the smallest position of a bucket: 0, or the largest power of two up to `position`."""
     return 1 << position.bit_length() - 1 if position else 0
 
 
 def _score(document: TokenizedText, windows: list[tuple[Window, np.ndarray]]) -> Iterator[ScoredAnswer]:
-    """Give an answer for each bucket of positions that the document has."""
+    """Yield an answer for each bucket of positions in the document."""
     sums: dict[int, np.ndarray] = {}
     for window, losses in windows:
         found = losses[window.scored - window.start :].astype(np.float64)

@@ -28,45 +28,49 @@ Positions = Annotated[int, Bounds(at_least=1, at_most=2**24)]
 Questions = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
 _EVALUATION, _TRAINING = 0, 1
-# Streams of random numbers of the evaluation; the seed and the number of a question or a round follow.
+# Random streams of the evaluation: seeds are [seed, stream, number of the round or question].
 _ORDER_STREAM, _BOOK_STREAM = 0, 1
-# Names vary in length: a book that should fit may not, and is drawn again.
+# Names vary in length. If a book of an expected size does not fit, the task draws another one.
 _ATTEMPTS = 8
 
 
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Phonebook(GenerationTask):
-    """Look up the numbers of names in a phone book, in the form of the paper's Figure 6.
+    """Look up the numbers of names in a phone book, in the format of the paper's Figure 6.
 
-    Question i is a function of the other settings, the tokenizer and i: fewer are the first of more. One
-    after the other, in an order shuffled anew every round, come all pairs of a count of numbers, from
-    `min_numbers` doubled up to `max_numbers`, and a count of entries, from `min_entries` doubled up to
-    `max_entries`, or up to as many as fit. So accuracy can be drawn by either, as in Figure 1; the groups
-    are "numbers" and "entries". No book of the questions is ever one of the training examples.
+    The sizes are all pairs of a count of numbers and a count of entries. Counts of numbers double from
+    `min_numbers` to `max_numbers`. Counts of entries double from `min_entries` to `max_entries`, or to the
+    largest that fits. In each round, the questions go through all sizes in a new random order. So you can
+    plot accuracy by either count, as in Figure 1. Question i depends only on i, the tokenizer and the other
+    settings, except `num_questions`. The books of questions never occur in training examples.
 
-    Metrics, of the parts of the answer between commas:
-        exact_match: whether the answer is all requested numbers, in their order.
-        number_accuracy: the share of the requested numbers that are in their places.
-        digit_accuracy: the share of their digits that are in their places.
-        copied_entry: the share of the parts of the answer that are the number of some entry of the book.
-        asked_entry: the share of the parts of the answer that are the number asked for in their place. What
-            is left of `copied_entry` are numbers copied from wrong entries.
+    Groups:
+        numbers: the count of requested numbers.
+        entries: the number of entries of the book.
+
+    Metrics, where the parts of an answer are separated by commas:
+        exact_match: whether the answer is all requested numbers in order.
+        number_accuracy: the share of the requested numbers that are correct at their place.
+        digit_accuracy: the share of the digits of the requested numbers that are correct at their place.
+        copied_entry: the share of the answer's parts that are the number of any entry of the book.
+        asked_entry: the share of the answer's parts that are the requested number at their place. The
+            difference to `copied_entry` is the share of numbers copied from wrong entries.
 
     Attributes:
         min_entries: the smallest number of entries of a book.
         max_entries: the largest number of entries of a book.
         min_numbers: the smallest count of requested numbers.
-        max_numbers: the largest count of requested numbers; never more than the book's entries.
+        max_numbers: the largest count of requested numbers; a book always has at least as many entries.
         max_positions: the largest number of tokens of a prompt with its answer.
-        number_format: the form of a number, with # for each digit: "####" for small models.
-        name_words: the words of a name: 2 for first and last name; 1 for first names, for small models.
+        number_format: the format of a number, with # for each digit. For small models, use "####".
+        name_words: the words of a name: 2 = first and last name; 1 = first name, for small models.
         question: the place of the question: "before" the book, "after" it, or "both".
-        question_form: "sentence", as the paper has it; or "names", which asks with the names alone and
-            gives the book no heading, for small models: where letters are tokens, sentences are most of it.
+        question_form: "sentence" = as in the paper; "names" = only the names, and a book without heading.
+            Use "names" for small models: if tokens are letters, sentences take most of the prompt.
         num_questions: the number of questions.
         seed: the seed of the questions.
-        max_tokens: the largest number of tokens of an answer; 0 = as many as `max_numbers` can need.
+        max_tokens: the largest number of tokens of an answer; 0 = enough for `max_numbers` numbers.
     """
 
     name: ClassVar[str] = "phonebook"
@@ -104,7 +108,7 @@ class Phonebook(GenerationTask):
             ConfigError: a book of `min_entries` with `max_numbers` does not fit `max_positions`.
         """
         maker = self._maker(tokenizer)
-        # The start token, and the longest answer for any numbers.
+        # The start token and the longest answer.
         answer_positions = 1 + self._answer_limit
         sizes = self._sizes(maker, answer_positions)
         questions = []
@@ -138,7 +142,7 @@ class Phonebook(GenerationTask):
         return questions, ()
 
     def settings_within(self, tokenizer: Tokenizer, length: int) -> Mapping[str, Any]:
-        """Return the first that fits: shorter books, fewer numbers, fewer entries, shorter forms."""
+        """Return settings that fit; try shorter books, fewer numbers, fewer entries, then shorter formats."""
         changes: dict[str, Any] = {"max_positions": min(self.max_positions, length)}
         for more in (
             {},
@@ -178,7 +182,7 @@ class Phonebook(GenerationTask):
         }
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples:
-        """Return a generator of books of all sizes that the settings allow.
+        """Return a generator of books of all sizes within the settings.
 
         Raises:
             ConfigError: the smallest book does not fit `max_positions`.
@@ -190,7 +194,7 @@ class Phonebook(GenerationTask):
 
     @property
     def _answer_limit(self) -> int:
-        """Return `max_tokens`, or the characters of an answer, with a leading space and END."""
+        """`max_tokens`, or the number of characters of the longest answer plus a leading space and END."""
         return self.max_tokens or self._form.answer_characters(self.max_numbers) + 2
 
     @property
@@ -210,7 +214,7 @@ class Phonebook(GenerationTask):
         return max(self.min_entries, numbers)
 
     def _sizes(self, maker: BookMaker, answer_positions: int) -> list[tuple[int, int]]:
-        """Return the pairs of a count of numbers and a largest count of entries."""
+        """Return the sizes: pairs of a count of numbers and a largest count of entries."""
         largest_demand = maker.mean_positions(
             self.max_numbers, self._min_entries(self.max_numbers), answer_positions
         )
@@ -222,7 +226,7 @@ class Phonebook(GenerationTask):
             spare = self.max_positions - maker.mean_positions(numbers, 0, answer_positions)
             largest = min(self.max_entries, int(spare / maker.mean_entry))
             counts = [count for count in _doubled(self.min_entries, largest) if count >= smallest]
-            # The largest book is filled up.
+            # The largest book takes as many entries as fit.
             sizes += [(numbers, count) for count in counts[:-1]] + [(numbers, self.max_entries)]
         return sizes
 
@@ -239,22 +243,23 @@ class Phonebook(GenerationTask):
 
 
 class PhonebookExamples:
-    """Books to learn from, of sizes that fill rows.
+    """Training books, with sizes that fill rows.
 
-    The count of numbers is uniform over what fits, then the count of entries is. Where so little would be
-    left of the room that not even the smallest book fits it, the book takes all of the room.
+    The count of numbers is uniform over the counts that fit. Then the count of entries is uniform over the
+    counts that fit. If the rest of the row would be too short for the smallest book, the book takes as many
+    entries as fit.
     """
 
     def __init__(self, task: Phonebook, maker: BookMaker):
-        """Draw sizes within the settings of `task`, and books from `maker`."""
+        """Store the task, which limits the sizes, and the maker of books."""
         self._task, self._maker = task, maker
         self._smallest = maker.mean_positions(task.min_numbers, max(task.min_entries, task.min_numbers))
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return an example that covers at most `max_positions`; None if no book is that small."""
+        """Return an example of at most `max_positions` positions; None if no book is that small."""
         task, maker = self._task, self._maker
         room = min(max_positions, task.max_positions)
-        # Half of the smallest books are shorter than their mean.
+        # Many of the smallest books are shorter than their mean length.
         if room < 0.9 * self._smallest:
             return None
         for numbers, entries in self._draw_sizes(rng, room):
@@ -285,7 +290,7 @@ class PhonebookExamples:
 
 
 def _doubled(low: int, high: int) -> list[int]:
-    """Return low, 2 low, 4 low, ... as far as they are below `high`, and `high`."""
+    """Return low, 2 low, 4 low, ... below `high`, then `high`."""
     counts = [low]
     while 2 * counts[-1] < high:
         counts.append(2 * counts[-1])

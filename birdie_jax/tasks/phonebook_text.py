@@ -1,4 +1,4 @@
-"""Phone books as text, in the form of the Birdie paper's Figure 6, fitted to a number of positions."""
+"""Phone books as text, in the format of the Birdie paper's Figure 6, that fit a number of positions."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from birdie_jax.objectives import Example
 from birdie_jax.tasks.training_examples import training_example
 from birdie_jax.text import Tokenizer
 
-# A digit is written as this character in the format of numbers.
+# The placeholder for a digit in the format of numbers.
 DIGIT = "#"
 _MAX_DIGITS = 15
 _NUMBER_FORMAT = re.compile(rf"{DIGIT}+(-{DIGIT}+)*")
@@ -24,8 +24,8 @@ class Entry(NamedTuple):
     """A line of a phone book.
 
     Attributes:
-        name: the name, with which no other entry of the book begins.
-        number: the number, which no other entry of the book has.
+        name: the name, unique in the book.
+        number: the number, unique in the book.
     """
 
     name: str
@@ -36,8 +36,8 @@ class NameLists(NamedTuple):
     """The names of the US census of 1990.
 
     Attributes:
-        first: the first names of women and men, 5,163 of them.
-        last: the last names that one in 100,000 people has, or more: 18,839 of them.
+        first: the 5,163 first names of women and men.
+        last: the 18,839 last names that at least one in 100,000 people has.
     """
 
     first: tuple[str, ...]
@@ -54,13 +54,13 @@ def find_names() -> NameLists:
 
 
 def _read_shares(file: Path) -> dict[str, float]:
-    """Return the percentage of the population, in steps of 0.001, that has each name."""
+    """Return the percentage of the population with each name, in steps of 0.001."""
     lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
     return {name.capitalize(): float(share) for name, share, *_ in lines}
 
 
 def check_number_format(number_format: str, entries: int) -> str | None:
-    """Return the allowed formats if a format of numbers is wrong for books of `entries`; else None."""
+    """Return the allowed formats if `number_format` is invalid for this many entries; else None."""
     digits = number_format.count(DIGIT)
     if not _NUMBER_FORMAT.fullmatch(number_format) or digits > _MAX_DIGITS:
         return f"1 to {_MAX_DIGITS} times {DIGIT}, with single hyphens between them, as in ###-###-####"
@@ -74,19 +74,19 @@ def draw_entries(
 ) -> list[Entry]:
     """Draw entries with distinct names and distinct numbers.
 
-    Names are uniform over the lists. So are, by their ranks, those that the paper prints; in proportion to
-    the population, half of 800 entries would share their last name with another.
+    Names are uniform over the lists. The ranks of the names that the paper prints are also uniform. With
+    names in proportion to the population, half of 800 entries would share their last name.
 
     Args:
-        rng: the source of every random choice.
+        rng: the random generator.
         count: the number of entries.
-        name_words: 2 for a first and a last name, 1 for a first name alone.
-        number_format: the form of a number, with # for each digit; the first digit is not zero.
-        split: 0 or 1, the parity of the first entry's name in the lists. A book that begins with the first
-            entry of one split equals none that begins with that of the other.
+        name_words: 2 = first and last name, 1 = first name.
+        number_format: the format of a number, with # for each digit; the first digit is not zero.
+        split: 0 or 1, the parity of the first entry's name in its list. So books of different splits begin
+            with different entries.
 
     Returns:
-        The entries; all but the first are in random order.
+        The entries. All except the first are in random order.
     """
     lists = find_names()
     words: Sequence[str] = lists.first if name_words == 1 else lists.last
@@ -109,7 +109,7 @@ def draw_entries(
 
 
 def _put_split_first(positions: np.ndarray, chosen: np.ndarray, split: int) -> None:
-    """Exchange the first name for one with a list position of parity `split`, in place."""
+    """Move a name whose list position has parity `split` to the front, in place."""
     if positions[0] % 2 == split:
         return
     fitting = np.flatnonzero(positions % 2 == split)
@@ -118,7 +118,7 @@ def _put_split_first(positions: np.ndarray, chosen: np.ndarray, split: int) -> N
         for array in (positions, chosen):
             array[0], array[other] = array[other], array[0]
     else:
-        # All have the other parity, so no other entry has this neighbour's name.
+        # All names have the other parity, so the neighbouring name in the list is unused.
         step = -1 if positions[0] > 0 else 1
         positions[0] += step
         chosen[0] += step
@@ -138,7 +138,7 @@ def _number_span(digits: int) -> int:
 
 
 def max_distinct_names(name_words: int) -> int:
-    """Return how many distinct names of 1 or 2 words there are."""
+    """Return the number of distinct names of 1 or 2 words."""
     lists = find_names()
     return len(lists.first) if name_words == 1 else len(lists.first) * len(lists.last)
 
@@ -149,14 +149,14 @@ _SAMPLED_ENTRIES = 256
 
 @dataclass(frozen=True)
 class BookForm:
-    """How books are written.
+    """The format of books.
 
     Attributes:
-        name_words: the number of words of a name: 2, or 1 for first names alone.
-        number_format: the form of a number, with # for each digit.
+        name_words: the number of words of a name: 2, or 1 for first names.
+        number_format: the format of a number, with # for each digit.
         question_place: the place of the question: "before" the book, "after" it, or "both".
-        question_form: "sentence", as in Figure 6; or "names": the names that are asked for and a question
-            mark, and a book without its heading.
+        question_form: "sentence" = as in Figure 6; "names" = the requested names and a question mark, and a
+            book without heading.
     """
 
     name_words: int
@@ -165,7 +165,7 @@ class BookForm:
     question_form: str = "sentence"
 
     def answer_characters(self, numbers: int) -> int:
-        """Return the characters of an answer of `numbers` numbers."""
+        """Return the number of characters of an answer of `numbers` numbers."""
         return len(self.number_format) * numbers + len(", ") * (numbers - 1)
 
 
@@ -173,7 +173,7 @@ class Book(NamedTuple):
     """A phone book and its question.
 
     Attributes:
-        entries: all entries, in their order.
+        entries: all entries in order.
         asked: the requested entries, in the order of the question.
     """
 
@@ -181,10 +181,9 @@ class Book(NamedTuple):
     asked: tuple[Entry, ...]
 
     def prompt(self, form: BookForm) -> str:
-        """Return the book with its question, in sentences as Figure 6 prints them, or by names alone.
+        """Return the book with its question.
 
-        The figure asks for 32 numbers; a question for a single one, which it does not show, is in the
-        singular here.
+        Figure 6 requests 32 numbers. A sentence that requests one number uses the singular.
         """
         names = join_names([entry.name for entry in self.asked])
         lines = [f"{name}: {number}" for name, number in self.entries]
@@ -212,7 +211,7 @@ class Book(NamedTuple):
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return names as a list in a sentence: `A`, `A and B`, `A, B, and C`."""
+    """Join names for a sentence: `A`, `A and B`, `A, B, and C`."""
     if len(names) < 3:
         return " and ".join(names)
     return f"{', '.join(names[:-1])}, and {names[-1]}"
@@ -224,11 +223,11 @@ def read_numbers(prompt: str) -> set[str]:
 
 
 class FittedBook(NamedTuple):
-    """A book that fits into a given number of positions.
+    """A book that fits a number of positions.
 
     Attributes:
         book: the book with its question.
-        example: prompt and answer as an example of training.
+        example: the training example of prompt and answer.
     """
 
     book: Book
@@ -236,18 +235,19 @@ class FittedBook(NamedTuple):
 
 
 class BookMaker:
-    """Makes random books of as many entries as fit, for a tokenizer.
+    """Makes random books that fit a number of positions, for a tokenizer.
 
     Attributes:
-        form: how the books are written.
+        form: the format of the books.
         mean_entry: the mean number of tokens of an entry, with its line end.
-        mean_asked: the mean number of tokens of a name in the question or, where it stands twice, in both.
+        mean_asked: the mean number of tokens that a requested name adds to the prompt, in all copies of the
+            question.
         mean_number: the mean number of tokens of a number in the answer.
-        mean_frame: the number of tokens of a prompt without entries and names, about.
+        mean_frame: the approximate number of tokens of a prompt without entries and names.
     """
 
     def __init__(self, tokenizer: Tokenizer, form: BookForm):
-        """Measure the tokens of a book's parts, on fixed entries."""
+        """Measure the mean numbers of tokens on fixed entries."""
         self.form = form
         self._tokenizer = tokenizer
         self._no_line = len(tokenizer.encode(_HEADING))
@@ -260,12 +260,12 @@ class BookMaker:
         self.mean_frame = len(few.context) - 2 * self.mean_asked
 
     def mean_positions(self, numbers: int, entries: int, answer_positions: int | None = None) -> float:
-        """Return about how many positions a book covers with its question and answer.
+        """Return the approximate number of positions of a book with its question and answer.
 
         Args:
-            numbers: the requested entries.
-            entries: all entries.
-            answer_positions: the positions kept for the answer; None = one for each of its tokens and END.
+            numbers: the number of requested entries.
+            entries: the number of all entries.
+            answer_positions: the positions reserved for the answer; None = its tokens and END.
         """
         answer = 1 + numbers * self.mean_number if answer_positions is None else answer_positions
         return self.mean_frame + numbers * self.mean_asked + entries * self.mean_entry + answer
@@ -283,25 +283,25 @@ class BookMaker:
         """Return a random book.
 
         Args:
-            rng: the source of every random choice.
+            rng: the random generator.
             split: 0 or 1; no book of one split equals a book of the other.
-            numbers: the requested entries.
-            entries: the largest number of entries; fewer where more do not fit.
-            max_positions: the positions that prompt and answer may cover.
-            answer_positions: the positions kept for the answer; None = one for each of its tokens and END.
+            numbers: the number of requested entries.
+            entries: the largest number of entries. The book has fewer if they do not fit.
+            max_positions: the largest number of positions of prompt and answer.
+            answer_positions: the positions reserved for the answer; None = its tokens and END.
 
         Returns:
-            The book, or None where the entries that were drawn to be asked for do not fit.
+            The book, or None if the requested entries do not fit.
         """
         form = self.form
-        # No more than may be of use: most of the time goes into reading entries.
+        # Draw only as many entries as may fit: tokenizing them takes most of the time.
         of_use = int(max_positions / self.mean_entry * 1.25) + 8
         count = max(numbers, min(entries, of_use))
         drawn = draw_entries(rng, count, form.name_words, form.number_format, split)
         costs = self._line_costs(drawn)
         chosen = rng.permutation(count)[:numbers]
         asked = tuple(drawn[index] for index in chosen.tolist())
-        # The first entry stays, because it distinguishes the splits, and so do the ones that are asked for.
+        # Keep the first entry, which distinguishes the splits, and the requested entries.
         needed = np.union1d(chosen, [0])
         others = np.setdiff1d(np.arange(count), needed)
         frame = self._without_entries(asked)
@@ -316,14 +316,14 @@ class BookMaker:
             excess = len(example.context) + kept - max_positions
             if excess <= 0:
                 return FittedBook(book, example)
-            # A tokenizer may join the end of one line with the beginning of the next.
+            # A tokenizer may merge the end of a line with the beginning of the next.
             if fitting == 0:
                 break
             fitting = max(0, fitting - 1 - int(excess / self.mean_entry))
         return None
 
     def _line_costs(self, entries: Sequence[Entry]) -> np.ndarray:
-        """Return how many tokens each entry adds to a text: int64 [entries]."""
+        """Return the number of tokens that each entry adds to a text: int64 [entries]."""
         lines = [f"{_HEADING}\n{name}: {number}" for name, number in entries]
         tokens = self._tokenizer.encode_batch(lines)
         return np.array([len(line) for line in tokens], np.int64) - self._no_line
