@@ -241,16 +241,15 @@ class Instructions(Task):
         """Return the loss of the answers, weighted by their numbers of tokens."""
         turns, refused = self.read_turns()
         questions = [Question(turn.name, turn.prompt, (turn.response,)) for turn in turns]
-        asked, prompts, refused = model.prompts(questions, refused, 0)
-        choices = [question.references for question in asked]
+        questions, prompts, refused = model.prompts(questions, refused, 0)
+        choices = [question.references for question in questions]
+        likelihoods = model.choice_likelihoods(prompts, choices, progress)
         scored = []
-        for question, (found,) in zip(
-            asked, model.choice_likelihoods(prompts, choices, progress), strict=True
-        ):
-            loss = -found.log_likelihood / found.tokens
-            details = {"tokens": found.tokens}
+        for question, (likelihood,) in zip(questions, likelihoods, strict=True):
+            loss = -likelihood.log_likelihood / likelihood.tokens
+            details = {"tokens": likelihood.tokens}
             answer = question.references[0]
-            scored.append(ScoredAnswer(question, answer, {"loss": loss}, float(found.tokens), details))
+            scored.append(ScoredAnswer(question, answer, {"loss": loss}, float(likelihood.tokens), details))
         return TaskResult(tuple(scored), tuple(refused))
 
     def _parse(self, record: Mapping[str, Any], where: str) -> list[Turn]:

@@ -118,29 +118,32 @@ class JsonlTask(QuestionTask):
         """Generate answers, score candidates, or both, as the metrics require."""
         questions, refused = self.questions(model.tokenizer)
         written = [metric for metric in self.metrics if metric in ANSWER_METRICS]
-        asked, prompts, refused = model.prompts(questions, refused, self.max_tokens if written else 0)
+        questions, prompts, refused = model.prompts(questions, refused, self.max_tokens if written else 0)
         ways: list[Callable[[Progress], list[_Scored]]] = []
         if written:
             ways.append(
                 lambda shown: [
                     _score_written(question, answer, written)
                     for question, answer in zip(
-                        asked, model.generate(prompts, self.max_tokens, shown), strict=True
+                        questions, model.generate(prompts, self.max_tokens, shown), strict=True
                     )
                 ]
             )
         if len(written) < len(self.metrics):
-            candidates = [question.choices or question.references[:1] for question in asked]
+            candidates = [question.choices or question.references[:1] for question in questions]
             ways.append(
                 lambda shown: [
                     _score_likelihoods(question, texts, likelihoods)
                     for question, texts, likelihoods in zip(
-                        asked, candidates, model.choice_likelihoods(prompts, candidates, shown), strict=True
+                        questions,
+                        candidates,
+                        model.choice_likelihoods(prompts, candidates, shown),
+                        strict=True,
                     )
                 ]
             )
         parts = [way(_part_of(progress, number, len(ways))) for number, way in enumerate(ways)]
-        answers = [self._join(question, found) for question, *found in zip(asked, *parts, strict=True)]
+        answers = [self._join(question, found) for question, *found in zip(questions, *parts, strict=True)]
         return TaskResult(tuple(answers), tuple(refused))
 
     def _join(self, question: Question, found: Sequence[_Scored]) -> ScoredAnswer:

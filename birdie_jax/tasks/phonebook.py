@@ -142,7 +142,7 @@ class Phonebook(GenerationTask):
         return questions, ()
 
     def settings_within(self, tokenizer: Tokenizer, length: int) -> Mapping[str, Any]:
-        """Return settings that fit; try shorter books, fewer numbers, fewer entries, then shorter formats."""
+        """Return settings that fit. Lower the book length first, then numbers, entries and formats."""
         changes: dict[str, Any] = {"max_positions": min(self.max_positions, length)}
         for more in (
             {},

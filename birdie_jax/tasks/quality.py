@@ -30,12 +30,12 @@ class QualityQuestion(NamedTuple):
 
     Attributes:
         name: the identifier of the question, unique in its file.
-        where: its place in the file.
+        where: the location of the question in the file.
         article: the article.
         question: the question.
         options: the options.
-        label: the number of the right one, from 0 on.
-        difficult: whether it belongs to the hard subset.
+        label: the number of the right option, from 0.
+        difficult: whether the question is in the hard subset.
     """
 
     name: str
@@ -47,7 +47,7 @@ class QualityQuestion(NamedTuple):
     difficult: bool
 
     def samples(self) -> list[Sample]:
-        """Return a pair of question with option, and article, for each option."""
+        """Return a sample for each option: the pair of question plus option, and article."""
         labels = [RIGHT_CHOICE if number == self.label else WRONG_CHOICE for number in range(OPTIONS)]
         return [
             Sample(self.where, (f"{self.question} {option}", self.article), label)
@@ -56,19 +56,19 @@ class QualityQuestion(NamedTuple):
 
 
 class ChoiceExamples:
-    """The training examples of questions, one for each option; `GroupedExamples`.
+    """The training examples of questions, with an example for each option; `GroupedExamples`.
 
     Attributes:
         group_size: the number of options.
-        lengths: the positions of all options of a question together, int64 [questions].
+        lengths: the total number of positions of each question's options, int64 [questions].
         sha256: the hash of all examples.
-        refused: a line for each skipped article.
+        refused: a message for each skipped article.
     """
 
     group_size = OPTIONS
 
     def __init__(self, examples: SampleExamples):
-        """Take every four examples as a question."""
+        """Group the examples by question, four each."""
         self._examples = examples
         self.lengths = examples.lengths.reshape(-1, OPTIONS).sum(axis=1)
         self.sha256, self.refused = examples.sha256, examples.refused
@@ -84,20 +84,23 @@ class ChoiceExamples:
         return [self._examples[OPTIONS * index + number] for number in range(OPTIONS)]
 
     def name_of(self, index: int) -> str:
-        """Return the place of a question."""
+        """Return the location of a question."""
         return self._examples.name_of(OPTIONS * index)
 
 
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class Quality(HeadTask):
-    """The questions of the published file: a JSON object a line, with `article` and `questions`.
+    """The questions of a published file, which has an `article` and its `questions` as JSON on each line.
 
-    Each option is read behind its question, with the whole article. `max_positions` cuts the article's end.
-    The group "difficult" is 1 on the hard subset.
+    The head scores each option from a pair of texts: the question with the option, and the article.
+    `max_positions` truncates the article.
+
+    Groups:
+        difficult: 1 = the question is in the hard subset, 0 = it is not.
 
     Attributes:
-        main_metric: the share of right options.
+        main_metric: accuracy.
         path: the file, or its URL, for training or evaluation.
         skip_bad_records: whether to skip and report articles that cannot be read instead of refusing the
             file.
@@ -111,15 +114,15 @@ class Quality(HeadTask):
 
     @property
     def head(self) -> Head:
-        """A score for each of four options."""
+        """The choice head, with a score for each of four options."""
         return Head(CHOICE, self.name, OPTIONS)
 
     def questions(self) -> tuple[list[QualityQuestion], list[str]]:
-        """Return all questions, and a line for each skipped article.
+        """Return all questions, and a message for each skipped article.
 
         Raises:
-            DataError: the file cannot be read, or articles are bad, or there is no question; names them by
-                their lines.
+            DataError: the file cannot be read, an article is bad, or there is no question. The message
+                names the lines.
         """
         articles, refused = read_records(self.path, partial(_parse_unique, {}), self.skip_bad_records)
         questions = [question for article in articles for question in article]
@@ -168,7 +171,11 @@ class Quality(HeadTask):
 
 
 def _parse_unique(places: dict[str, str], record: Mapping[str, Any], where: str) -> list[QualityQuestion]:
-    """Return the questions of an article, and add their names to `places`, those of the articles before."""
+    """Return the questions of an article, and add their names and lines to `places`.
+
+    Raises:
+        DataError: the article is bad, or a name occurs twice.
+    """
     questions = _parse(record, where)
     own: dict[str, str] = {}
     for question in questions:

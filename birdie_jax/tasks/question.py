@@ -1,4 +1,4 @@
-"""Questions, answers and scores: the records of every task."""
+"""Questions, answers and scores of tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,27 +12,27 @@ from birdie_jax.text import Tokenizer
 
 
 class Question(NamedTuple):
-    """Something to be answered from a context.
+    """A question to a model.
 
     Attributes:
-        name: the identifier of the question, unique within its task.
+        name: the identifier of the question, unique in its task.
         prompt: the text that the model reads, in both directions if it can.
-        references: the acceptable answers, at least one; fine-tuning trains the first of them. None if
-            they are unknown, for predictions.
-        choices: the answers to choose from, one of them the first reference; empty where the answer is
-            written freely.
-        groups: numbers that break scores down, such as {"numbers": 4}; the length of the prompt in
-            tokens is added to them by the name of `LENGTH_GROUP`.
-        prompt_tokens: the context as token ids, for prompts that are not what a tokenizer makes of a text;
-            `prompt` is for people then. Empty where the prompt is a text.
-        target_prefix: the given beginning of the answer, as token ids, after prompt tokens.
-        reference_tokens: the right answer as token ids, with the token that ends it where one has to; empty
-            where it is a text.
-        categories: names that break scores down, any number of each kind, such as
-            {"construction": ("reflexive",)}. A kind without a name is known of the question, which is in
-            none of its categories.
-        special_tokens: the special tokens that an answer to prompt tokens may hold; None = all that any
-            answer may.
+        references: the acceptable answers, at least one; fine-tuning uses the first. Empty = unknown, for
+            predictions.
+        choices: the answers to choose from, including the first reference; empty = the model generates the
+            answer.
+        groups: numbers that break scores down, such as {"numbers": 4}. The evaluation adds the length of
+            the prompt in tokens as `LENGTH_GROUP`.
+        prompt_tokens: the context as token ids; empty = the context is `prompt`. With token ids,
+            `prompt` is for display.
+        target_prefix: the given beginning of the answer as token ids, if `prompt_tokens` is not empty.
+        reference_tokens: the right answer as token ids, with the token that ends it if the answer must end;
+            empty = the answer is a text.
+        categories: names that break scores down, any number for each kind, such as
+            {"construction": ("reflexive",)}. A kind with no names means that the question belongs to no
+            category of this kind; a missing kind means unknown.
+        special_tokens: the special tokens that an answer to `prompt_tokens` may contain; None = all special
+            tokens of answers.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Question(NamedTuple):
     special_tokens: tuple[int, ...] | None = None
 
 
-# The group that every question has: the tokens of its prompt.
+# The group of all questions: the number of tokens of the prompt.
 LENGTH_GROUP = "prompt_tokens"
 
 
@@ -56,11 +56,11 @@ class ScoredAnswer(NamedTuple):
 
     Attributes:
         question: the question.
-        answer: the text that the model wrote, or its most likely choice.
-        metrics: the scores of the answer, by the names of the metrics; none of a prediction.
-        weight: the weight of the answer in the mean of the scores: 1, or for a rate, for example, its
-            number of bytes.
-        details: further results, as plain JSON: why the answer ended, likelihoods of choices.
+        answer: the generated text, or the most likely choice.
+        metrics: the scores of the answer by metric; empty for a prediction.
+        weight: the weight of the answer in mean scores. It is 1, except for rates, where it is, for
+            example, a number of bytes.
+        details: more results as plain JSON, such as the reason that the answer ended, or likelihoods.
     """
 
     question: Question
@@ -76,8 +76,7 @@ class TaskResult:
 
     Attributes:
         answers: the scored answers, in the order of the questions.
-        refused: the questions and records that could not be asked, a line each with the name and the
-            reason.
+        refused: a message for each skipped question or record, with its name and the reason.
     """
 
     answers: tuple[ScoredAnswer, ...]
@@ -89,7 +88,7 @@ def prompt_of(question: Question, objective: Objective, tokenizer: Tokenizer) ->
 
     Args:
         question: the question.
-        objective: the objective in whose format a text is asked; prompt tokens have their own.
+        objective: the objective that formats a text; prompt tokens already have a format.
         tokenizer: the model's tokenizer.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The records of a task's file: JSONL, every bad line of it collected and named.
+"""Readers of JSONL records and lines that report every bad record.
 
-pyarrow.json does not read them: one bad line fails its whole file, as does a field that holds a number in
-one record and a text in another.
+The readers do not use pyarrow.json. It fails on the whole file if one line is bad, or if a field is a
+number in one record and a text in another.
 """
 
 import io
@@ -21,14 +21,14 @@ from birdie_jax.text.regular_files import read_regular
 
 _Parsed = TypeVar("_Parsed")
 
-# (the fields of a record, its place for messages) -> its meaning
+# (the fields of a record, the location of the record) -> the parsed record
 ParseRecord = Callable[[Mapping[str, Any], str], _Parsed]
 
-# The setting of a task that names its file.
+# The type of a task's setting that names its file.
 DataPath = Annotated[str, Line(at_most=4096, not_empty=True)]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""The mark before the text of some UTF-8 files; it is not part of the text."""
+"""The byte order mark at the start of some UTF-8 files; it is not part of the text."""
 
 _SHOWN_RECORDS = 5
 _NO_DEFAULT = object()
@@ -43,19 +43,20 @@ def read_records(
     """Return the records of a JSONL file, in order.
 
     Args:
-        path: the file, or its URL; also compressed: `.jsonl.gz`, `.jsonl.xz`, `.jsonl.zst`.
-        parse: a function from the fields of a record, and its place (`questions.jsonl: line 3`), to what is
-            returned for it. It raises DataError, with that place, for a bad one; `read_field` does.
+        path: the file, or its URL; may be compressed: `.jsonl.gz`, `.jsonl.xz`, `.jsonl.zst`.
+        parse: a function from the fields of a record, and the record's location (`questions.jsonl: line
+            3`), to the parsed record. For a bad record it raises a DataError that names the location, as
+            `read_field` does.
         skip_bad: whether to skip bad records.
-        name_of: a function that gives the name of what `parse` returned; a record whose name an earlier one
-            has is bad. None: records have no names.
+        name_of: a function that returns the name of a parsed record. A record with the name of an earlier
+            record is bad. None = records have no names.
 
     Returns:
-        The result of `parse` for each good record; and a line for each skipped bad one.
+        The parsed records, and a message for each skipped record.
 
     Raises:
-        DataError: the file cannot be read or holds no record; or records are bad, and `skip_bad` is false
-            or no good one is left. The message names the first bad ones by their lines, and counts all.
+        DataError: the file cannot be read or has no records; or records are bad, and `skip_bad` is false or
+            no record is good. The message counts the bad records, and names the lines of the first.
     """
     records: list[_Parsed] = []
     refused: list[str] = []
@@ -83,21 +84,21 @@ def read_records(
 
 
 def refuse_bad(path: epath.PathLike, refused: Sequence[str], good: int, *, skip_bad: bool) -> None:
-    """Refuse a file with bad records, unless `skip_bad` is set and some are good.
+    """Refuse a file with bad records, unless `skip_bad` is true and some records are good.
 
     Args:
         path: the file.
-        refused: a line for each bad record.
+        refused: a message for each bad record.
         good: the number of good records.
         skip_bad: whether to skip bad records.
 
     Raises:
-        DataError: names the first bad records, and counts all.
+        DataError: the file is refused. The message counts the bad records, and names the first.
     """
     if not refused or (skip_bad and good):
         return
     more = f"; and {len(refused) - _SHOWN_RECORDS:,} more" if len(refused) > _SHOWN_RECORDS else ""
-    # The file is named once.
+    # The message names the file only once.
     first = [line.removeprefix(f"{path}: ") for line in refused[:_SHOWN_RECORDS]]
     raise DataError(
         f"{path}: {len(refused):,} of {len(refused) + good:,} records are bad: {'; '.join(first)}{more}"
@@ -107,17 +108,17 @@ def refuse_bad(path: epath.PathLike, refused: Sequence[str], good: int, *, skip_
 def read_field(
     record: Mapping[str, Any], name: str, kind: Any, where: str, default: Any = _NO_DEFAULT
 ) -> Any:
-    """Return the field `name` of a record as `kind`, a type that `parse_typed` knows.
+    """Return the field `name` of a record, checked against the type `kind`.
 
     Args:
         record: the fields of the record.
         name: the name of the field.
-        kind: the type that is wanted.
-        where: the place of the record, for messages.
-        default: the value where the field is missing or null; without it the field has to be there.
+        kind: a type that `parse_typed` supports.
+        where: the location of the record, for error messages.
+        default: the value if the field is missing or null. Without a default, the field is required.
 
     Raises:
-        DataError: the field is missing, or is not of that type.
+        DataError: the field is missing or has another type.
     """
     if record.get(name) is None and default is not _NO_DEFAULT:
         return default
@@ -127,29 +128,29 @@ def read_field(
 
 
 def read_text(record: Mapping[str, Any], name: str, where: str) -> str:
-    """Return the field `name` of a record: a text with more than white space.
+    """Return the field `name` of a record, a text with more than white space.
 
     Raises:
-        DataError: the field is missing, or is no such text.
+        DataError: the field is missing, is not a text, or is empty or white space.
     """
     return check_text(read_field(record, name, str, where), f"{where}: {name}")
 
 
 def read_name(record: Mapping[str, Any], field: str, where: str) -> str:
-    """Return the name of a record: its field `field`, a text or an integer, or else the number of its line.
+    """Return the name of a record: the field `field`, or the number of the record's line without the field.
 
     Raises:
-        DataError: the field is there, and holds something else.
+        DataError: the field is neither an integer nor a text with more than white space.
     """
     name = read_field(record, field, str | int, where, default=where.rpartition(" ")[2])
     return check_text(str(name), f"{where}: {field}")
 
 
 def check_text(text: str, where: str) -> str:
-    """Return `text`, which has to hold more than white space.
+    """Return `text`, which must contain more than white space.
 
     Raises:
-        DataError: it does not; names `where`.
+        DataError: the text is empty or white space. The message names `where`.
     """
     if not text.strip():
         raise DataError(f"{where}: found {shown(text)}; allowed: text with more than white space")
@@ -157,10 +158,10 @@ def check_text(text: str, where: str) -> str:
 
 
 def read_contents(path: epath.PathLike) -> bytes:
-    """Return the bytes of a task's file, decompressed by its suffix.
+    """Return the bytes of a task's file, decompressed according to its suffix.
 
     Raises:
-        DataError: it is no regular file, cannot be read, or is damaged.
+        DataError: the file is not a regular file, cannot be read, or is damaged.
     """
     located = locate(path)
     try:
@@ -172,9 +173,9 @@ def read_contents(path: epath.PathLike) -> bytes:
 
 
 def read_lines(contents: bytes, path: epath.PathLike) -> list[tuple[str, bytes]]:
-    """Return the places (`dev.tsv: line 3`) and the lines of a table, without their ends.
+    """Return the location (`dev.tsv: line 3`) and the bytes of each line of a table, without line ends.
 
-    Of the bytes that end lines elsewhere, and of Unicode's, some are within sentences of published tables.
+    Only a line feed ends a line. Sentences of published tables contain other line breaks of Unicode.
     """
     lines = contents.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     if not lines[-1]:
@@ -185,10 +186,10 @@ def read_lines(contents: bytes, path: epath.PathLike) -> list[tuple[str, bytes]]
 
 
 def decode_line(line: bytes, where: str) -> str:
-    """Return a line of a file as the text that it is in UTF-8.
+    """Decode a line as UTF-8.
 
     Raises:
-        DataError: it is not; names the byte, from 0 on, behind `where`.
+        DataError: the line is not UTF-8. The message names `where` and the byte, from 0.
     """
     try:
         return line.decode()
@@ -197,10 +198,10 @@ def decode_line(line: bytes, where: str) -> str:
 
 
 def decode_contents(contents: bytes, path: epath.PathLike) -> str:
-    """Return the contents of a file as the text that they are in UTF-8, without a byte order mark.
+    """Decode the contents of a file as UTF-8, without a byte order mark.
 
     Raises:
-        DataError: they are not; names the line, and the byte in it from 0 on.
+        DataError: the contents are not UTF-8. The message names the line, and the byte in it from 0.
     """
     contents = contents.removeprefix(BYTE_ORDER_MARK)
     try:
@@ -225,17 +226,17 @@ def _fields(line: bytes, where: str) -> Mapping[str, Any]:
         raise DataError(f"{where}: is not JSON that can be read: {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{where}: found {shown(record)}; allowed: a JSON object")
-    # Only an escape can give half of a character.
+    # Only an escape can produce a lone surrogate.
     if b"\\u" in line:
         check_unicode(record, where)
     return record
 
 
 def check_unicode(value: Any, where: str) -> None:
-    """Check that no text within a JSON value holds a lone surrogate, which is no text and has no UTF-8.
+    """Check that no text in a JSON value contains a lone surrogate, which UTF-8 cannot encode.
 
     Raises:
-        DataError: one does; shows it.
+        DataError: a text contains one. The message shows it.
     """
     try:
         json.dumps(value, ensure_ascii=False).encode()

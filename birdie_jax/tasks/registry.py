@@ -1,4 +1,4 @@
-"""Every task by its name. A new one is one file, and a line in `__init__.py` that imports it."""
+"""The registry of tasks. To add a task, write a file and import it in `__init__.py`."""
 
 import json
 import typing
@@ -15,31 +15,31 @@ from birdie_jax.tasks.task import Task
 _Task = TypeVar("_Task", bound=type[Task])
 
 TASKS: Registry[type[Task]] = Registry("task")
-# The field of a configuration's section that names the task; the others are its settings.
+# The field of a config section that names the task. The other fields are the task's settings.
 TASK_KEY = "task"
 
 
 def register_task(task: _Task) -> _Task:
-    """Make the class `task` known by its `name`; a decorator.
+    """Register the class `task` by its `name`; a decorator.
 
     Raises:
-        ValueError: there is another task of that name.
+        ValueError: another task has that name.
     """
     TASKS.register(task.name, task)
     return task
 
 
 def make_task(name: object, settings: Mapping[str, Any], where: str) -> Task:
-    """Make the task called `name`.
+    """Return a task with settings.
 
     Args:
         name: a key of `TASKS`.
         settings: the task's fields, as its class documents them.
-        where: the path of the settings, for messages: `config.eval.tasks.phonebook`, or a flag.
+        where: the path of the settings for error messages: `config.eval.tasks.phonebook`, or a flag.
 
     Raises:
-        ConfigError: the name, a setting or its value is not one that is allowed, which the error lists; or
-            a setting without a default is not given.
+        ConfigError: the name, a setting or a value is invalid; or a setting without a default is
+            missing. The message lists what is allowed.
     """
     kind = TASKS.find(name, f"{where}: task")
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -64,10 +64,10 @@ def make_task(name: object, settings: Mapping[str, Any], where: str) -> Task:
 
 
 def task_of_section(section: object, where: str) -> Task:
-    """Return the task of a section of a configuration: `{"task": name, **settings}`.
+    """Return the task of a config section `{"task": name, **settings}`.
 
     Raises:
-        ConfigError: as `make_task`; or the section is no mapping, or names no task.
+        ConfigError: as `make_task`; or the section is not a mapping, or does not name a task.
     """
     if not isinstance(section, Mapping):
         raise ConfigError(f"{where}: found {shown(section)}; allowed: a section with the field {TASK_KEY}")
@@ -78,13 +78,13 @@ def task_of_section(section: object, where: str) -> Task:
 
 
 def task_of_flag(text: str, flag: str = "--task") -> Task:
-    """Return the task that a flag asks for: `phonebook` or `phonebook:max_entries=16,max_numbers=4`.
+    """Return the task of a flag: `phonebook` or `phonebook:max_entries=16,max_numbers=4`.
 
-    A value that is JSON is read as JSON, and any other as a text; a comma within a value is written as
-    part of a JSON string.
+    Values are parsed as JSON if they are valid JSON, else they are texts. To include a comma in a text,
+    write the text as a JSON string.
 
     Raises:
-        ConfigError: as `make_task`; or a setting has no value, or is given twice.
+        ConfigError: as `make_task`; or a setting has no value or occurs twice.
     """
     name, colon, rest = text.partition(":")
     settings: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def task_of_flag(text: str, flag: str = "--task") -> Task:
 
 
 def task_flag(name: str, task: Task, changes: Mapping[str, Any]) -> str:
-    """Return the value of a flag that asks for a task under a name, with some settings changed."""
+    """Return the flag value for a task with a name and changed settings."""
     settings = {
         field.name: to_plain(getattr(task, field.name))
         for field in fields(task)
@@ -112,14 +112,14 @@ def task_flag(name: str, task: Task, changes: Mapping[str, Any]) -> str:
 
 
 def _written(value: Any) -> str:
-    """Return a plain value as a flag has it."""
+    """Return a plain value in the syntax of a flag."""
     if isinstance(value, str) and _plain(value, "") == value and _split_settings(value) == [value]:
         return value
     return json.dumps(value, separators=(",", ":"))
 
 
 def _split_settings(text: str) -> list[str]:
-    """Split at the commas that are not within quotation marks or brackets."""
+    """Split a text at the commas outside of quotation marks and brackets."""
     parts, depth, quoted, last = [], 0, False, 0
     for place, character in enumerate(text):
         if character == '"':

@@ -1,10 +1,10 @@
-"""Questions on a paragraph, whose answers are spans of it: SQuAD (Rajpurkar et al., 2016; 2018).
+"""SQuAD (Rajpurkar et al., 2016; 2018): questions on a paragraph, with spans of it as answers.
 
     python -m birdie_jax.evaluate --workdir=runs/tiny --task=squad:path=dev-v2.0.json
 
-As the Birdie paper measures it (section 4.4, appendix B): the answerable questions of SQuAD v2, zero-shot,
-by greedy choice of at most 64 tokens, scored by "Answer Contains Label" and F1. The task trains nothing:
-the paper does not fine-tune on it.
+The task follows the Birdie paper (section 4.4, appendix B). It measures the answerable questions of
+SQuAD v2, zero-shot, with greedy decoding of at most 64 tokens. The metrics are "Answer Contains Label"
+and F1. It has no training examples, because the paper does not fine-tune on SQuAD.
 """
 
 import json
@@ -29,7 +29,7 @@ from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import GenerationTask
 from birdie_jax.text import Tokenizer
 
-# The development set of v1.1 has 15 answers whose start is off by one, at a space or a point.
+# The development set of v1.1 has 15 answers with a start that is off by one, at a space or a full stop.
 _MAX_START_ERROR = 1
 
 
@@ -38,7 +38,7 @@ class SquadAnswer(NamedTuple):
 
     Attributes:
         text: the text of the span.
-        start: the number of its first character in the context.
+        start: the index of the first character in the context.
     """
 
     text: str
@@ -52,8 +52,8 @@ class SquadQuestion(NamedTuple):
         name: the identifier of the question, unique in its file.
         context: the paragraph.
         question: the question.
-        answers: the acceptable answers; none if the paragraph has none.
-        where: the place of the question in its file.
+        answers: the acceptable answers; empty if the question is unanswerable.
+        where: the location of the question in its file.
     """
 
     name: str
@@ -64,15 +64,15 @@ class SquadQuestion(NamedTuple):
 
 
 def read_squad(path: str, *, skip_bad: bool) -> tuple[list[SquadQuestion], list[str]]:
-    """Return the questions of a file of v1.1 or v2.0, in order, and a line for each skipped one.
+    """Return the questions of a file of v1.1 or v2.0 in order, and a message for each skipped part.
 
     Args:
         path: the JSON file, or its URL.
         skip_bad: whether to skip questions that cannot be read.
 
     Raises:
-        DataError: the file cannot be read; or questions cannot, and `skip_bad` is false or no good one is
-            left. The message names the first of them, and counts all.
+        DataError: the file cannot be read; or questions cannot be read, and `skip_bad` is false or no
+            question is good. The message counts them, and names the first.
     """
     questions: list[SquadQuestion] = []
     refused: list[str] = []
@@ -94,7 +94,7 @@ def read_squad(path: str, *, skip_bad: bool) -> tuple[list[SquadQuestion], list[
 
 
 def _entries(path: str, refused: list[str]) -> Iterator[tuple[str, str, Any]]:
-    """Give (place, context, entry) of each question; of parts that cannot be read a line each."""
+    """Yield (location, context, entry) of each question; append a message on bad parts to `refused`."""
     content = _read_json(path)
     for article_place, article in _list_of(content, "data", f"{path}: ", refused):
         for place, paragraph in _list_of(article, "paragraphs", f"{article_place}.", refused):
@@ -108,7 +108,7 @@ def _entries(path: str, refused: list[str]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _parse_question(entry: Any, context: str, where: str) -> SquadQuestion:
-    """Return a question with its answers, none if it is unanswerable."""
+    """Return a question with its answers."""
     name = check_text(_field(entry, "id", str, where), f"{where}.id")
     question = check_text(_field(entry, "question", str, where), f"{where}.question")
     answers: list[SquadAnswer] = []
@@ -153,7 +153,7 @@ def _read_json(path: str) -> Any:
 
 
 def _list_of(holder: Any, name: str, before: str, refused: list[str]) -> Iterator[tuple[str, Any]]:
-    """Give each item of a list, with its place; a list that is not there is a line of `refused`."""
+    """Yield the location and value of each item of a list; append to `refused` if there is no list."""
     place = before + name
     try:
         items = _field(holder, name, list[Any], before.rstrip(".: "))
@@ -181,13 +181,13 @@ class Squad(GenerationTask):
     r"""The answerable questions of a file of SQuAD v1.1 or v2.0.
 
     Attributes:
-        main_metric: whether a reference is in the answer, the paper's "Answer Contains Label".
+        main_metric: whether the answer contains a reference, the paper's "Answer Contains Label".
         path: the JSON file, or its URL.
-        separator: the text between context and question. The paper gives the format as "contextquestion"
-            (section 4.4) and shows no example; here an empty line is between them, as in FLAN's templates
-            for questions on a passage, on which its models were tuned (A.2). A question that sticks to the
-            last word of its context is `separator=""`.
-        max_questions: the maximum number of questions, evenly spread over the file; None = all.
+        separator: the text between context and question. The paper describes the format as
+            "contextquestion" (section 4.4) and shows no example. The default is an empty line, as in
+            FLAN's templates for questions on a passage, which the paper's models were tuned on (A.2). To
+            append the question directly, set `separator=""`.
+        max_questions: the largest number of questions, evenly spread over the file; None = all.
         skip_bad_records: whether to skip and report questions that cannot be read instead of refusing the
             file.
     """
@@ -201,7 +201,7 @@ class Squad(GenerationTask):
     skip_bad_records: bool = False
 
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return the answerable questions in the order of the file; the others are counted in one line."""
+        """Return the answerable questions in the order of the file, and messages on skipped questions."""
         del tokenizer
         found, refused = read_squad(self.path, skip_bad=self.skip_bad_records)
         questions = [
@@ -227,6 +227,6 @@ class Squad(GenerationTask):
         return questions, refused
 
     def score(self, question: Question, answer: str) -> Mapping[str, float]:
-        """Return exact match, F1 and whether a reference is in the answer."""
+        """Return exact match, F1 and whether the answer contains a reference."""
         metrics = (exact_match, f1, contains)
         return {metric.__name__: metric(answer, question.references) for metric in metrics}

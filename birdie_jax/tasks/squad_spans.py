@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016; 2018) by a head that finds spans (docs/glue.md).
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016; 2018) with a head that predicts spans (docs/glue.md).
 
 python -m birdie_jax.evaluate --workdir=runs/squad --task=squad_spans:path=dev-v1.1.json
 """
@@ -25,26 +25,28 @@ from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
 
-# As Devlin et al. 2019 (sections 4.2 and 4.3) do for SQuAD: `[MASKED_LM] question [SEP] window [SEP]`;
-# a window without the answer, like a question without one, has its answer at the first position.
+# The input follows Devlin et al. 2019 (sections 4.2 and 4.3): `[MASKED_LM] question [SEP] window [SEP]`. If
+# the window or the question has no answer, the label is the first position.
 
 
 class Window(NamedTuple):
-    """A part of a context after its question.
+    """A question and a part of its context.
 
     Attributes:
         tokens: int32 [positions], the input.
-        offsets: int64 [positions, 2], the first character of the context that a position stands for, and
-            the one behind its last; both -1 on what is no part of the context.
+        offsets: int64 [positions, 2], the characters of the context at each position, as start and end
+            (excluded); both are -1 outside of the context.
     """
 
     tokens: Int32[np.ndarray, " positions"]
     offsets: Int64[np.ndarray, "positions 2"]
 
     def label(self, span: tuple[int, int] | None) -> int:
-        """Return the label of the characters `span`, ends excluded; of none, the first position's.
+        """Return the label of a span of characters in the context.
 
-        A span that is not whole within the window is none of it.
+        Args:
+            span: start and end (excluded). None = no answer; the label is the first position. The same
+                label applies if the window does not contain the whole span.
         """
         if span is None:
             return label_of_span(0, 0)
@@ -56,12 +58,12 @@ class Window(NamedTuple):
 
 
 class FoundSpan(NamedTuple):
-    """The best span of a question, against none at all.
+    """The best span of a question, and the score of no answer.
 
     Attributes:
-        span: the characters of the context, the end excluded; None if no span is possible.
-        score: the sum of its begin's and its end's score.
-        null_score: the score of the first position, the least of all windows'.
+        span: the start and end (excluded) in characters of the context; None if no span is possible.
+        score: the sum of the start score and the end score.
+        null_score: the score of no answer: the smallest score of the first position over all windows.
     """
 
     span: tuple[int, int] | None
@@ -80,10 +82,10 @@ def cut_windows(
     """Return windows that cover a context, at least one.
 
     Args:
-        question: the tokens of the question, which leave room for context.
+        question: the tokens of the question.
         context: the tokens of the context.
-        offsets: the characters of each token of the context.
-        max_positions: the largest number of positions of a window, question and special tokens counted.
+        offsets: the start and end (excluded) in characters of each token of the context.
+        max_positions: the largest number of positions of a window, with question and special tokens.
         stride: the number of tokens from the start of a window to the start of the next.
 
     Raises:
@@ -109,14 +111,14 @@ def best_span(
 
     Args:
         windows: the windows of a question.
-        scores: for each window the two scores of each position.
+        scores: the start score and the end score of each position, for each window.
         max_answer_tokens: the largest number of tokens of a span.
     """
     best, null = FoundSpan(None, -np.inf, np.inf), np.inf
     for window, of_window in zip(windows, scores, strict=True):
         null = min(null, float(of_window[0].sum()))
         begins, ends = of_window.astype(np.float64).T
-        # Tokens of single bytes but the last have no character.
+        # If several byte tokens encode a character, only the last has it in its offsets.
         in_context = window.offsets[:, 1] > window.offsets[:, 0]
         total = np.where(in_context, begins, -np.inf)[:, None] + np.where(in_context, ends, -np.inf)[None]
         length = np.arange(len(begins))[None] - np.arange(len(begins))[:, None]
@@ -131,29 +133,32 @@ def best_span(
 WindowPositions = Annotated[int, Bounds(at_least=8, at_most=MAX_SPAN_POSITIONS)]
 Tokens = Annotated[int, Bounds(at_least=1, at_most=MAX_SPAN_POSITIONS)]
 Threshold = Annotated[float, Bounds(at_least=-1e6, at_most=1e6)]
-# Marker and two [SEP].
+# The marker and two separators.
 _SPECIAL_TOKENS = 3
 
 
 @register_task
 @dataclass(frozen=True, kw_only=True)
 class SquadSpans(Task):
-    """Questions whose answers are spans of their paragraph, or, of v2.0, are not in it.
+    """Questions with spans of a paragraph as answers, or, in v2.0, without an answer.
 
-    A paragraph that is longer than a window is read in several that overlap. Scores are those of the
-    official script: exact match and F1, of a question without an answer 1 where none is given. The group
-    "answerable" is 1 for questions with an answer.
+    The task splits a long paragraph into overlapping windows. The metrics are exact match and F1 of the
+    official script. For a question without an answer, both are 1 if the model predicts no answer.
+
+    Groups:
+        answerable: 1 = the question has an answer, 0 = it has none.
 
     Attributes:
         main_metric: F1.
         path: the JSON file, or its URL, for training or evaluation.
-        no_answer: whether a question may have no answer, as in v2.0. Otherwise such questions are skipped
-            and reported, and every question gets a span.
+        no_answer: whether questions may have no answer, as in v2.0. If false, such questions are skipped
+            and reported, and the model always predicts a span.
         max_positions: the largest number of positions of a window.
         stride: the number of tokens from the start of a window to the start of the next.
-        max_question_tokens: the largest number of tokens of a question; its end is cut.
-        max_answer_tokens: the largest number of tokens of a span that is given.
-        no_answer_threshold: no answer is given if its score exceeds the best span's by more than this.
+        max_question_tokens: the largest number of tokens of a question; longer questions are truncated.
+        max_answer_tokens: the largest number of tokens of a predicted span.
+        no_answer_threshold: the model predicts no answer if the score of no answer exceeds the score of the
+            best span by more than this.
         skip_bad_records: whether to skip and report questions that cannot be read instead of refusing the
             file.
     """
@@ -187,11 +192,11 @@ class SquadSpans(Task):
 
     @property
     def head(self) -> Head:
-        """Two scores a token."""
+        """The span head, with two scores for each token."""
         return Head(SPANS, "squad")
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that a window is not longer than the rows that a model has learned."""
+        """Check that a window is not longer than the rows that the model was trained on."""
         del arm_in_place
         if max_length is not None and self.max_positions > max_length:
             raise ConfigError(
@@ -200,16 +205,18 @@ class SquadSpans(Task):
             )
 
     def read(self) -> tuple[list[SquadQuestion], list[str]]:
-        """Return the questions to answer, and a line for each skipped one.
+        """Return the usable questions, and a message for each skipped question.
 
         Raises:
-            DataError: the file cannot be read, or has no question that can be asked.
+            DataError: the file cannot be read, or has no usable question.
         """
         found, refused = read_squad(self.path, skip_bad=self.skip_bad_records)
         questions = [one for one in found if one.answers or self.no_answer]
         if not self.no_answer:
-            left = (one.where for one in found if not one.answers)
-            refused += [f"{where}: has no answer; no_answer=True asks such questions" for where in left]
+            unanswerable = (one.where for one in found if not one.answers)
+            refused += [
+                f"{where}: has no answer; no_answer=True asks such questions" for where in unanswerable
+            ]
         if not questions:
             raise DataError(f"{self.path}: holds no question that can be asked; allowed: at least one")
         return questions, refused
@@ -217,11 +224,11 @@ class SquadSpans(Task):
     def windows(self, question: SquadQuestion, tokenizer: Tokenizer) -> list[Window]:
         """Return the windows of a question."""
         context, offsets = tokenizer.encode_with_offsets(question.context)
-        asked = tokenizer.encode(question.question)[: self.max_question_tokens]
-        return cut_windows(asked, context, offsets, max_positions=self.max_positions, stride=self.stride)
+        tokens = tokenizer.encode(question.question)[: self.max_question_tokens]
+        return cut_windows(tokens, context, offsets, max_positions=self.max_positions, stride=self.stride)
 
     def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
-        """Return every window of every question, with its first answer."""
+        """Return an example for each window, labelled with the question's first answer."""
         names, contexts, labels = [], [], []
         questions, refused = self.read()
         for question in questions:
@@ -241,16 +248,16 @@ class SquadSpans(Task):
         self.read()
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the head find the answer of every question."""
+        """Predict the answer of every question with the head."""
         self.check_length(None, model.max_length)
         questions, refused = self.read()
         windows = [self.windows(question, model.tokenizer) for question in questions]
-        asked = [
+        samples = [
             (question.where, labelled_example(window.tokens, 1))
             for question, of_question in zip(questions, windows, strict=True)
             for window in of_question
         ]
-        scores = iter(model.sample_scores(asked, progress))
+        scores = iter(model.sample_scores(samples, progress))
         answers = [
             self._answer(question, of_question, [next(scores) for _ in of_question])
             for question, of_question in zip(questions, windows, strict=True)

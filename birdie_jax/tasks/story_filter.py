@@ -1,9 +1,9 @@
-"""Which stories with a blank entry are kept: near duplicates go, and labels that judges do not share.
+"""The filter for infilling stories: remove near duplicates, and labels that most judges reject.
 
-Appendix C of the Birdie paper. Its sentence on near duplicates contradicts itself: "a Jaccard similarity
-of 0.85, so when at least two stories share at least 15% of their words". The number with a definition is
-taken, a similarity of at least 0.85: any two stories share 15 % of their words, as "the" and "she". Two of
-four judges are no majority.
+The filter follows appendix C of the Birdie paper. The paper's sentence on near duplicates contradicts
+itself: "a Jaccard similarity of 0.85, so when at least two stories share at least 15% of their words". The
+filter uses a similarity of at least 0.85, because any two stories share 15 % of their words, such as "the"
+and "she". Two of four judges are not a majority.
 """
 
 import math
@@ -18,50 +18,51 @@ from birdie_jax.errors import DataError, shown
 from birdie_jax.tasks.infilling import Infilling, parse_entries
 from birdie_jax.tasks.records import read_field, read_records, read_text
 
-# The similarity of two texts is that of their sets of words, |A and B| / |A or B|. Two sets with at
-# least c words in common have at least k <= c of them among the first |A| - c + k words of A and the
-# first |B| - c + k of B, if all are sorted alike (Chaudhuri et al., 2006, "A Primitive Operator for
-# Similarity Joins in Data Cleaning"; with k > 1 Wang et al., 2012, "Can We Beat the Prefix
-# Filtering?"). Sets of a similarity of at least t have c >= t max(|A|, |B|). Sorted by rarity, few sets
-# share k such words, and only those are compared. MinHash would miss some, and the result would depend
-# on its hashes.
+# The similarity of two texts is the similarity of their sets of words, |A and B| / |A or B|. Sort the words
+# of all sets in the same order. If two sets have at least c words in common, then at least k <= c of these
+# are among the first |A| - c + k words of A and the first |B| - c + k words of B (Chaudhuri et al.,
+# 2006, "A Primitive Operator for Similarity Joins in Data Cleaning"; for k > 1 Wang et al., 2012, "Can
+# We Beat the Prefix Filtering?"). Sets of similarity at least t have c >= t max(|A|, |B|). With rare
+# words first, few pairs of sets share k such words, and the filter compares only these pairs. MinHash
+# would miss some pairs, and its result would depend on the hashes.
 
 _WORD = re.compile(r"\w+")
 
-# The k above: most stories that share one rare word by chance do not share three.
+# The k above. Stories that share one rare word by chance seldom share three.
 _COMMON_IN_PREFIX = 3
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text, runs of letters and digits, in one case."""
+    """Return the set of a text's words: runs of letters, digits and underscores, case-folded."""
     return frozenset(_WORD.findall(text.casefold()))
 
 
 def similarity(words: frozenset[str], others: frozenset[str]) -> float:
-    """Return the Jaccard similarity of two sets; of two empty ones it is 1."""
+    """Return the Jaccard similarity of two sets; 1 if both are empty."""
     common = len(words & others)
     either = len(words) + len(others) - common
     return common / either if either else 1.0
 
 
 def find_near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, int]:
-    """Return the texts that are too similar to an earlier one that is kept.
+    """Return the texts that are near duplicates of an earlier text.
 
-    The first of near duplicates is kept, so no two kept texts are as similar as `threshold`.
+    The first of several near duplicates is kept. So the similarity of any two kept texts is below
+    `threshold`.
 
     Args:
         texts: the texts.
-        threshold: the similarity from which on a text is a near duplicate, more than 0 and at most 1.
+        threshold: the smallest similarity of near duplicates, more than 0 and at most 1.
 
     Returns:
-        The index of each near duplicate, with the index of the first text that stays and is so similar.
+        A mapping from the index of each near duplicate to the index of the first kept text that is similar.
 
     Raises:
-        ValueError: the threshold is out of its range.
+        ValueError: the threshold is out of range.
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold: found {threshold}; allowed: more than 0 and at most 1")
-    # As it is written in decimal: ceil(0.7 * 10) would be 8, and would miss pairs.
+    # Use the decimal value: in floating point ceil(0.28 * 25) is 8, which would miss pairs.
     exact = Fraction(str(threshold))
     sets = [word_set(text) for text in texts]
     frequency = Counter(word for words in sets for word in words)
@@ -93,7 +94,7 @@ def find_near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, in
 
 def _are_similar(words: frozenset[str], others: frozenset[str], threshold: Fraction) -> bool:
     fewer, more = sorted((len(words), len(others)))
-    # numerator / denominator = threshold, in integers.
+    # Compare with the threshold in integers.
     if fewer * threshold.denominator < more * threshold.numerator:
         return False
     common = len(words & others)
@@ -105,12 +106,12 @@ _SHOWN_NAMES = 5
 
 
 class Story(NamedTuple):
-    """A story that may be kept.
+    """A story to filter.
 
     Attributes:
-        name: its identifier.
-        text: its entries without the blank one, for the search of near duplicates.
-        record: its record, with its name as the field `id`.
+        name: the identifier of the story.
+        text: the entries except the blank one, to search for near duplicates.
+        record: the record of the story, with the name as the field `id`.
     """
 
     name: str
@@ -119,12 +120,12 @@ class Story(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """What a judge says of a story.
+    """A judge's vote on a story.
 
     Attributes:
         story: the name of the story.
         judge: the name of the judge.
-        agrees: whether the label is the best choice.
+        agrees: whether the judge considers the label the best choice.
     """
 
     story: str
@@ -133,10 +134,10 @@ class Vote(NamedTuple):
 
 
 def read_stories(path: str) -> list[Story]:
-    """Return the stories of a file of the task `infilling`.
+    """Return the stories of a file for the task `infilling`.
 
     Raises:
-        DataError: the file cannot be read, or a record of it cannot be asked.
+        DataError: the file cannot be read, or a record is invalid.
     """
     task = Infilling(path=path)
 
@@ -152,7 +153,7 @@ def read_votes(path: str) -> list[Vote]:
     """Return the votes of a file: records with the fields `id`, `judge` and `vote`, true or false.
 
     Raises:
-        DataError: the file cannot be read, or a record of it is no vote.
+        DataError: the file cannot be read, or a record is not a vote.
     """
     return read_records(path, _parse_vote)[0]
 
@@ -161,12 +162,12 @@ def has_majority(stories: Sequence[Story], votes: Sequence[Vote], path: str) -> 
     """Return for each story whether more than half of the judges agree with its label.
 
     Args:
-        stories: the requested stories; votes on others do not count.
+        stories: the stories; votes on other stories do not count.
         votes: the votes of all judges.
-        path: the file of the votes, for messages.
+        path: the file of the votes, for error messages.
 
     Raises:
-        DataError: a judge has voted twice on a story, or not on one of `stories`.
+        DataError: a judge voted twice on a story, or did not vote on one of `stories`.
     """
     judges = sorted({vote.judge for vote in votes})
     given = Counter((vote.story, vote.judge) for vote in votes)
@@ -194,20 +195,20 @@ def has_majority(stories: Sequence[Story], votes: Sequence[Vote], path: str) -> 
 def filter_stories(
     stories: Sequence[Story], votes: Sequence[Vote] | None, votes_path: str, threshold: float
 ) -> tuple[list[Story], list[str]]:
-    """Return the stories that are kept, and the counts of the others.
+    """Remove near duplicates and stories without a majority of votes.
 
     Args:
         stories: all stories.
-        votes: the votes of the judges; None = all labels are taken.
-        votes_path: the file of the votes, for messages.
-        threshold: the similarity from which on stories are near duplicates.
+        votes: the votes of the judges; None = keep all labels.
+        votes_path: the file of the votes, for error messages.
+        threshold: the smallest similarity of near duplicates, more than 0 and at most 1.
 
     Returns:
-        The kept stories in their order, and lines with the counts.
+        The kept stories in order, and lines of text with the counts.
 
     Raises:
-        DataError: as `has_majority`; or a vote is on no story.
-        ValueError: the threshold is 0.
+        DataError: as `has_majority`; or a vote is on an unknown story.
+        ValueError: the threshold is out of range.
     """
     duplicates = find_near_duplicates([story.text for story in stories], threshold)
     distinct = [story for number, story in enumerate(stories) if number not in duplicates]

@@ -1,4 +1,4 @@
-"""From scored answers to an evaluation's record: means with intervals, over all and by group."""
+"""Summaries of scored answers: means with intervals, for all answers, by group and by category."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -22,10 +22,10 @@ from birdie_jax.tasks.bootstrap import Derive, bootstrap_differences, bootstrap_
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
 from birdie_jax.tasks.task import Task
 
-# More values of a group than these are put together.
+# A group with more values than this has ranges of values.
 _MAX_PARTS = 12
 _WIDE = 8
-# The metric of answers that are the reference, by the name that all tasks have for it.
+# The name of the metric that is 1 if the answer is the reference.
 _EXACT = "exact_match"
 _SHOWN, _SHOWN_CHARACTERS = 3, 400
 
@@ -44,12 +44,12 @@ def summarise(
         name: the name of the evaluation.
         task: the task.
         model: the evaluated model.
-        result: the scored answers; none where every question was refused.
+        result: the scored answers; none if all questions were skipped.
         seconds: the duration.
         seed: the seed of the bootstrap's resamples.
     """
     answers = result.answers
-    # Predictions have no scores, of groups no more than of all.
+    # Predictions have no scores.
     scored = [answer for answer in answers if answer.metrics]
     groups: dict[str, list[GroupScores]] = {}
     for group in sorted({group for answer in scored for group in answer.question.groups}):
@@ -75,7 +75,7 @@ def summarise(
 
 
 def shown_answer(answer: ScoredAnswer) -> ShownAnswer:
-    """Return an answer for reading."""
+    """Return an answer for display, with long texts shortened."""
     question = answer.question
     reference = question.references[0] if question.references else ""
     prompt, wrote, right = map(_cut, (question.prompt, answer.answer, reference))
@@ -94,13 +94,13 @@ def _cut(text: str) -> str:
 
 
 def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:
-    """Return the mean of each metric with its interval, and the task's derived metrics with theirs.
+    """Return the mean and interval of each metric and each derived metric, except inner metrics.
 
-    Answers are scored among themselves, see `Task.rescored`. The task's inner metrics are left out.
+    `Task.rescored` first scores the answers among themselves.
 
     Args:
         task: the task.
-        answers: the scored answers; the result is empty if there are none, or if they are predictions.
+        answers: the scored answers. The result is empty if there are none, or if they are predictions.
         seed: the seed of the bootstrap's resamples.
 
     Raises:
@@ -117,19 +117,19 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
 def paired_differences(
     task: Task, first: Sequence[ScoredAnswer], second: Sequence[ScoredAnswer], seed: int = 0
 ) -> tuple[dict[str, Interval], int]:
-    """Return how much the second model's scores are above the first's, on the questions that both answered.
+    """Return the second model's scores minus the first's, on the questions that both models answered.
 
-    Answers are scored among those to these questions, see `Task.rescored`, and derived metrics follow from
-    their means; inner metrics are left out.
+    `Task.rescored` first scores the answers to these questions among themselves. The result includes
+    derived metrics and excludes inner metrics.
 
     Args:
         task: the task.
         first: the scored answers of the first model.
         second: the scored answers of the second model.
-        seed: the seed of the bootstrap's resamples, which are the same for both models.
+        seed: the seed of the bootstrap's resamples, which both models share.
 
     Returns:
-        For each metric the difference of the means with its interval, and the number of the questions.
+        The difference of the means of each metric, with its interval; and the number of questions.
 
     Raises:
         ValueError: the answers differ in the names of their metrics.
@@ -147,7 +147,7 @@ def paired_differences(
 
 
 def _metrics_of(task: Task, answer: ScoredAnswer) -> tuple[list[str], list[str], Derive | None]:
-    """Return the names of an answer's metrics and of those derived from their means, and how they are."""
+    """Return the names of the metrics, the names of the derived metrics, and the function that derives."""
     names = list(answer.metrics)
     derived = list(task.derived_metrics(answer.metrics))
 
@@ -200,10 +200,10 @@ def _category_scores(task: Task, kind: str, answers: Sequence[ScoredAnswer], see
 
 
 def value_ranges(values: np.ndarray) -> list[tuple[int, int]]:
-    """Return the ranges, ends included, into which the values of a group are put, from small to large.
+    """Return the ranges of a group's values in increasing order, as first and last value.
 
-    Every value is one of its own where there are at most 12. Otherwise they are put together: by powers of
-    two where the largest is more than 8 times the smallest, by ranges of equal width where not.
+    Up to 12 distinct values have a range each. For more values, the ranges end at powers of two if the
+    largest value is more than 8 times the smallest, and have equal widths otherwise.
     """
     distinct = np.unique(values)
     if len(distinct) <= _MAX_PARTS:
@@ -215,7 +215,7 @@ def value_ranges(values: np.ndarray) -> list[tuple[int, int]]:
         while power <= high:
             edges.append(power)
             power *= 2
-        # A range begins after a power of two and ends with the next, as lengths are said.
+        # A range begins after a power of two and ends with the next power of two.
         bounds = [low - 1, *[edge for edge in edges if low <= edge < high], high]
     else:
         bounds = np.linspace(low - 1, high, _WIDE + 1).astype(int).tolist()

@@ -1,4 +1,4 @@
-"""The base classes of all tasks: questions, answers and scores."""
+"""The base classes of tasks."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,17 @@ AnswerTokens = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 
 @dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """Something that a model is measured on, and that it may be fine-tuned on.
+    """The base class of tasks to measure or fine-tune a model on.
 
-    A new task is one file with a subclass: a frozen dataclass whose fields are its settings, with the types
-    of config_types.py, under `@register_task`; and one line in `__init__.py`. Most tasks subclass
-    `GenerationTask` or `ChoiceTask`.
+    To add a task, write a file with a subclass: a frozen dataclass with the decorator `@register_task`. Its
+    fields are the settings of the task, with types of config_types.py. Then import the file in
+    `__init__.py`. Most tasks subclass `GenerationTask` or `ChoiceTask`.
 
     Attributes:
-        name: the name under which configurations and `--task` find it.
-        main_metric: the metric that represents the task if there is room for only one.
-        in_place: whether the task reads texts in the form of an encoder's objective, and hides tokens in
-            place or asks a head; it asks no prompts then.
+        name: the name of the task in configurations and in `--task`.
+        main_metric: the metric to show if there is room for one.
+        in_place: whether the task has inputs for an encoder instead of prompts: texts with hidden tokens,
+            or samples for a head.
     """
 
     name: ClassVar[str]
@@ -43,30 +43,32 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Ask the model all questions and score its answers; depends on task and model alone.
+        """Measure a model. The result depends only on task and model.
+
+        All processes call this method, and all receive the whole result.
 
         Args:
-            model: the model; all processes call this, and all get the whole result.
-            progress: called with the number of questions done and of all.
+            model: the model.
+            progress: called with the number of finished questions and the total.
 
         Raises:
-            DataError: the task's data cannot be read; names file and record.
-            ScoreError: a score of the model's head is not finite; names the sample.
+            DataError: the task's data cannot be read. The message names file and record.
+            ScoreError: a score of the model's head is not finite. The message names the sample.
         """
 
     @property
     def head(self) -> Head | None:
-        """The fine-tuned head that answers the task; None: the model answers with tokens."""
+        """The fine-tuned head that the task needs; None = the model answers with tokens."""
         return None
 
     @property
     def inner_metrics(self) -> frozenset[str]:
-        """The metrics of answers that others are derived from, and that are not reported."""
+        """The metrics that are used only to derive other metrics; reports omit them."""
         return frozenset()
 
     @property
     def predictions_file(self) -> str:
-        """The file of predictions of a task without known answers; empty: the task has scores."""
+        """The predictions file of a task without known answers; empty = the task has scores."""
         return ""
 
     def predictions(self, answers: Sequence[ScoredAnswer]) -> bytes:
@@ -79,25 +81,25 @@ class Task(abc.ABC):
         return b""
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that the task's inputs are not longer than the rows that a model has learned.
+        """Check that the task's inputs are not longer than the rows that the model was trained on.
 
-        Tasks with prompts skip questions that are too long, and need no check.
+        Tasks with prompts need no check, because they skip questions that are too long.
 
         Args:
-            arm_in_place: the arm that hides tokens in place, if one is known.
-            max_length: the largest number of tokens that the model has learned; None = no limit.
+            arm_in_place: the arm that hides tokens; None = unknown.
+            max_length: the longest rows in tokens that the model was trained on; None = no limit.
 
         Raises:
-            ConfigError: it is longer; the message names the setting.
+            ConfigError: an input is too long. The message names the setting.
         """
         del arm_in_place, max_length
 
     def settings_within(self, tokenizer: Tokenizer, length: int) -> Mapping[str, Any]:
-        """Return settings with which no prompt with its answer is longer than `length`; empty: none known.
+        """Return settings that limit prompt plus answer to `length` tokens; empty = no such settings known.
 
         Args:
             tokenizer: the tokenizer of the model.
-            length: the tokens of the rows that the model was trained on.
+            length: the number of tokens of the rows that the model was trained on.
         """
         del tokenizer, length
         return {}
@@ -105,43 +107,43 @@ class Task(abc.ABC):
     def check_data(self, tokenizer: Tokenizer) -> None:
         """Read the task's data, to report bad data before a model is compiled, trained or evaluated.
 
-        A task that reads a file overrides this, or is a `QuestionTask`.
+        Tasks that read a file override this method or subclass `QuestionTask`.
 
         Args:
             tokenizer: the tokenizer of the model.
 
         Raises:
-            ConfigError: the task needs a missing package, or a setting does not fit its data.
-            DataError: the task's data cannot be read; names file and record.
+            ConfigError: a required package is missing, or a setting does not fit the data.
+            DataError: the task's data cannot be read. The message names file and record.
         """
         del tokenizer
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
-        """Return further metrics, which follow from means and are no means themselves, such as perplexity.
+        """Return metrics that are functions of mean metrics, such as perplexity.
 
         Args:
-            means: the weighted means of the metrics of answers, of all or of those of a group.
+            means: the weighted means of the metrics of all answers, or of the answers of a group.
         """
         del means
         return {}
 
     def rescored(self, answers: Sequence[ScoredAnswer]) -> Sequence[ScoredAnswer]:
-        """Return answers, in their order, with the scores that they have among themselves.
+        """Return answers, in order, with the scores that they have among themselves.
 
-        They are the same, unless a score depends on the other answers, as a rank does. Then a group is
-        scored as if it were the only question.
+        The default returns the answers unchanged. Override it if a score depends on other answers, as a
+        rank does. Then groups are scored without the other answers.
 
         Args:
-            answers: answers that `measure` returned, any part of them, but at least one.
+            answers: a non-empty subset of the answers that `measure` returned.
         """
         return answers
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples | RecordedExamples:
-        """Return the examples for fine-tuning on the task.
+        """Return the training examples of the task.
 
         Raises:
             ConfigError: the task has no training examples.
-            DataError: the task's data cannot be read; names file and record.
+            DataError: the task's data cannot be read. The message names file and record.
         """
         del tokenizer
         raise ConfigError(f"the task {self.name} is for evaluation alone: it has no training examples")
@@ -153,10 +155,11 @@ class QuestionTask(Task):
 
     @abc.abstractmethod
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return the questions, with unique names, and a line for each skipped record.
+        """Return the questions, with unique names, and a message for each skipped record.
 
         Raises:
-            DataError: the task's data cannot be read, or there is no question; names file and record.
+            DataError: the task's data cannot be read, or there is no question. The message names file and
+                record.
         """
 
     def check_data(self, tokenizer: Tokenizer) -> None:
@@ -166,34 +169,33 @@ class QuestionTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationTask(QuestionTask):
-    """A task whose answers are written freely, by greedy choice.
+    """A task with answers that the model generates by greedy decoding.
 
     Attributes:
-        max_tokens: the largest number of tokens of an answer; 0 = as many as any of the references can
-            need, so that no right answer is cut.
+        max_tokens: the largest number of tokens of an answer; 0 = enough for every reference.
     """
 
     max_tokens: AnswerTokens = 64
 
     @abc.abstractmethod
     def score(self, question: Question, answer: str) -> Mapping[str, float]:
-        """Return the metrics of an answer, the same for every question."""
+        """Return the scores of an answer by metric. All questions have the same metrics."""
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the model write an answer to every question."""
+        """Generate an answer to every question."""
         questions, refused = self.questions(model.tokenizer)
         max_tokens = self.max_tokens or _max_reference_tokens(questions)
-        asked, prompts, refused = model.prompts(questions, refused, max_tokens)
+        questions, prompts, refused = model.prompts(questions, refused, max_tokens)
         answers = model.generate(prompts, max_tokens, progress)
         scored = [
             ScoredAnswer(question, answer.text, self.score(question, answer.text), details=_details(answer))
-            for question, answer in zip(asked, answers, strict=True)
+            for question, answer in zip(questions, answers, strict=True)
         ]
         return TaskResult(tuple(scored), tuple(refused))
 
 
 def _max_reference_tokens(questions: Sequence[Question]) -> int:
-    """Return the most tokens that can write a reference: a leading space, its bytes, and END."""
+    """Return an upper bound of a reference's tokens: a leading space, its bytes, and END."""
     references = (reference for question in questions for reference in question.references)
     return max((len(reference.encode()) for reference in references), default=0) + 2
 
@@ -204,24 +206,28 @@ def _details(answer: TextAnswer) -> Mapping[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceTask(QuestionTask):
-    """A task whose answers are chosen: the one with the highest log-likelihood a token.
+    """A task with multiple choice: the answer is the choice with the highest log-likelihood per token.
 
-    The paper divides losses by the tokens of the choice (section C, Table 8); the sum's choice is reported
-    too.
+    The Birdie paper divides losses by the number of tokens of the choice (appendix C, Table 8).
+
+    Metrics:
+        accuracy: whether the choice with the highest log-likelihood per token is right.
+        accuracy_of_sums: whether the choice with the highest total log-likelihood is right.
 
     Attributes:
-        main_metric: accuracy by log-likelihood a token.
+        main_metric: accuracy.
     """
 
     main_metric: ClassVar[str] = "accuracy"
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the model choose an answer to every question."""
+        """Choose an answer to every question."""
         questions, refused = self.questions(model.tokenizer)
-        asked, prompts, refused = model.prompts(questions, refused, 0)
+        questions, prompts, refused = model.prompts(questions, refused, 0)
         scored = []
-        likelihoods = model.choice_likelihoods(prompts, [question.choices for question in asked], progress)
-        for question, choices in zip(asked, likelihoods, strict=True):
+        texts = [question.choices for question in questions]
+        likelihoods = model.choice_likelihoods(prompts, texts, progress)
+        for question, choices in zip(questions, likelihoods, strict=True):
             per_token = [choice.log_likelihood / max(choice.tokens, 1) for choice in choices]
             summed = [choice.log_likelihood for choice in choices]
             label = question.choices.index(question.references[0])
@@ -237,32 +243,34 @@ class ChoiceTask(QuestionTask):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenTask(QuestionTask):
-    """A task whose questions have `prompt_tokens` and `reference_tokens`, and answers at most as long.
+    """A task with questions that have `prompt_tokens` and `reference_tokens`.
+
+    The model generates at most as many tokens as the reference has.
 
     Metrics:
-        token_accuracy: the share of the reference's tokens that the answer has in their places, without the
-            token that ends it.
-        exact_match: whether the answer is the reference, with the token that ends it.
+        token_accuracy: the share of the reference's tokens that are correct at their position, without the
+            token that ends the reference.
+        exact_match: whether the answer equals the reference, including the token that ends it.
 
     Attributes:
-        main_metric: the share of tokens that are right.
+        main_metric: token_accuracy.
     """
 
     main_metric: ClassVar[str] = "token_accuracy"
 
     @abc.abstractmethod
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
-        """Return the questions, all with reference tokens, and a line for each skipped one."""
+        """Return the questions, all with reference tokens, and a message for each skipped question."""
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the model write as many tokens as the reference has, by greedy choice."""
+        """Generate as many tokens as each reference has, by greedy decoding."""
         questions, refused = self.questions(model.tokenizer)
-        asked, prompts = [], []
+        kept, prompts = [], []
         for question in questions:
-            found, made, refused = model.prompts([question], refused, len(question.reference_tokens))
-            asked += found
-            prompts += made
-        limits = [len(question.reference_tokens) for question in asked]
+            own, own_prompts, refused = model.prompts([question], refused, len(question.reference_tokens))
+            kept += own
+            prompts += own_prompts
+        limits = [len(question.reference_tokens) for question in kept]
         answers = model.generate_tokens(prompts, limits, progress)
         return TaskResult(
             tuple(
@@ -272,7 +280,7 @@ class TokenTask(QuestionTask):
                     score_tokens(question.reference_tokens, answer),
                     details=_token_details(answer),
                 )
-                for question, answer in zip(asked, answers, strict=True)
+                for question, answer in zip(kept, answers, strict=True)
             ),
             tuple(refused),
         )
@@ -282,7 +290,7 @@ _Tokens = TypeVar("_Tokens", Sequence[int], np.ndarray)
 
 
 def without_stop(tokens: _Tokens) -> _Tokens:
-    """Return tokens without the stop token that ends them, if one does."""
+    """Remove a stop token at the end of `tokens`."""
     return tokens[:-1] if len(tokens) and tokens[-1] in STOP_TOKENS else tokens
 
 
@@ -295,7 +303,7 @@ def _token_details(answer: Sequence[int]) -> Mapping[str, object]:
 
 
 def score_tokens(reference: Sequence[int], answer: Sequence[int]) -> Mapping[str, float]:
-    """Return the metrics of an answer, which may end with a stop token as the reference may."""
+    """Return the metrics of an answer. Answer and reference may end with a stop token."""
     wanted = without_stop(reference)
     right = sum(found == token for found, token in zip(answer, wanted, strict=False))
     return {

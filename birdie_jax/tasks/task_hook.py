@@ -1,4 +1,4 @@
-"""The tasks of `config.eval.tasks`, measured while a run trains, as one of the engine's hooks."""
+"""The hook that measures the tasks of `config.eval.tasks` during training."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ _STOP_RULE = re.compile(r"\s*(?P<task>\w+)/(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(
 
 
 class StopRule(NamedTuple):
-    """The rule that ends a run before its planned steps: `config.eval.stop_when`.
+    """The rule that ends a run early: `config.eval.stop_when`.
 
     Attributes:
-        metric: the metric as it is logged, without `TASK_PREFIX`: the task's name, "/" and its own.
-        at_least: whether it has to be at least `limit`; otherwise at most.
-        limit: the value.
+        metric: the logged name of the metric without `TASK_PREFIX`: `<task>/<metric>`.
+        at_least: whether the run ends if the metric is at least `limit`; else, if it is at most `limit`.
+        limit: the threshold.
     """
 
     metric: str
@@ -57,10 +57,11 @@ class StopRule(NamedTuple):
 
 
 def read_stop_rule(config: EvalConfig, tasks: Sequence[NamedTask]) -> StopRule | None:
-    """Return the rule of `config.eval.stop_when`; None if a run ends with its planned steps.
+    """Return the rule of `config.eval.stop_when`; None if it is empty.
 
     Raises:
-        ConfigError: it is no rule, its task is not one of the run, or tasks are measured only at the end.
+        ConfigError: the rule is invalid, its task is not a task of the run, or the run measures tasks only
+            at the end.
     """
     if not config.stop_when:
         return None
@@ -85,10 +86,10 @@ def read_stop_rule(config: EvalConfig, tasks: Sequence[NamedTask]) -> StopRule |
 
 
 class TaskEvaluation:
-    """Measures tasks every few steps, and logs `task/<name>/<metric>`.
+    """Measures tasks at regular steps, and logs `task/<name>/<metric>`.
 
     Attributes:
-        name: the name of the hook; it keeps no arrays.
+        name: the name of the hook.
     """
 
     name = "task_evaluation"
@@ -104,15 +105,15 @@ class TaskEvaluation:
         """Measure `tasks` every `config.eval.tasks_every_steps` steps.
 
         Args:
-            parts: the configuration and the mesh of the run.
-            tasks: the tasks under their names.
+            parts: the configuration, the model and the mesh of the run.
+            tasks: the tasks with their names.
             tokenizer: the tokenizer of the run.
-            arms: the arms of the run; prompts have the format of one of them.
-            processes: the processes of the run, which share the questions.
+            arms: the arms of the run; one of them formats prompts.
+            processes: the processes of the run, which divide the questions.
 
         Raises:
-            ConfigError: the model of the run cannot be asked one of the tasks, or one has no scores.
-            DataError: the data of a task cannot be read; names file and record.
+            ConfigError: the run's model cannot do a task, or a task has no scores.
+            DataError: the data of a task cannot be read. The message names file and record.
         """
         for named in tasks:
             if named.task.predictions_file:
@@ -126,7 +127,7 @@ class TaskEvaluation:
         try:
             self._arms = arms_of_tasks(arms, None, tasks)
             check_tasks(tasks, self._arms, parts.config, self._max_length)
-            # At the end of a run, bad data would cost the steps since the last checkpoint.
+            # Check now: later, bad data would cost the steps since the last checkpoint.
             for named in tasks:
                 named.task.check_data(tokenizer)
         except (ConfigError, PromptError) as error:
@@ -135,18 +136,18 @@ class TaskEvaluation:
             raise DataError(f"config.eval.tasks: {error}") from error
         self._share = Share(processes.index, processes.count, processes.gather)
         self._model: TaskModel | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def create_section(self, key: Key) -> PyTree:
-        """Keep nothing."""
+        """Return an empty section: the hook has no state."""
         del key
         return {}
 
     def resume(self, state: TrainState) -> None:
-        """Need nothing."""
+        """Do nothing: the hook has no state."""
 
     def is_due(self, step: int, num_steps: int) -> bool:
-        """Every `tasks_every_steps` steps, and at the end."""
+        """Return whether to measure: every `tasks_every_steps` steps, and at the end."""
         every = self._parts.config.eval.tasks_every_steps
         return step == num_steps or (every > 0 and step > 0 and step % every == 0)
 
@@ -154,15 +155,16 @@ class TaskEvaluation:
         """Measure every task, and end the run if `config.eval.stop_when` is met.
 
         Raises:
-            ConfigError: the metric of `config.eval.stop_when` is none of its task.
-            TrainingDiverged: a score of the model's head is not finite; names step, task and sample.
+            ConfigError: the task of `config.eval.stop_when` does not have the rule's metric.
+            TrainingDiverged: a score of the model's head is not finite. The message names step, task and
+                sample.
         """
         model = self._model_with(state.params)
         scalars: dict[str, float] = {}
         for named in self._tasks:
             call.heartbeat(f"{named.name}, its first questions")
             try:
-                result = named.task.measure(model, partial(_tell, call, named.name))
+                result = named.task.measure(model, partial(_send_heartbeat, call, named.name))
             except ScoreError as error:
                 raise TrainingDiverged(f"step {call.step}: task {named.name}: {error}") from error
             for metric, interval in mean_scores(named.task, result.answers).items():
@@ -170,7 +172,7 @@ class TaskEvaluation:
             scalars[f"{TASK_PREFIX}{named.name}/answers"] = float(len(result.answers))
             if result.refused:
                 scalars[f"{TASK_PREFIX}{named.name}/not_asked"] = float(len(result.refused))
-                self._tell_not_asked(named.name, result.refused)
+                self._print_skipped(named.name, result.refused)
             if call.should_stop():
                 return None
         ends = self._stop_rule is not None and self._stop_rule.ends(scalars)
@@ -180,14 +182,14 @@ class TaskEvaluation:
         """Release the copy of the parameters."""
         self._model = None
 
-    def _tell_not_asked(self, name: str, refused: Sequence[str]) -> None:
-        """Print the number of skipped questions and the first one, once a run and from one process."""
-        if self._share.index == 0 and name not in self._told:
+    def _print_skipped(self, name: str, refused: Sequence[str]) -> None:
+        """Print the number of skipped questions and the first, once per run and only in one process."""
+        if self._share.index == 0 and name not in self._reported:
             print(f"task {name}: {len(refused):,} not asked, the first: {refused[0]}", flush=True)
-            self._told.add(name)
+            self._reported.add(name)
 
     def _model_with(self, params: PyTree) -> TaskModel:
-        """Return the model of this process with the current parameters, and its compiled programs."""
+        """Return this process's model with the current parameters; reuse its compiled programs."""
         here = own_copy(params, self._parts.mesh)
         if self._model is None:
             self._model = TaskModel(
@@ -208,20 +210,20 @@ class TaskEvaluation:
 def task_hooks(
     parts: HookParts, tasks: Sequence[NamedTask], tokenizer: Tokenizer, processes: Processes
 ) -> list[Hook]:
-    """Return the hook that measures the tasks of a run, if there are any; see `TaskEvaluation`."""
+    """Return a list with the `TaskEvaluation` of a run; empty if the run has no tasks."""
     if not tasks:
         return []
     return [TaskEvaluation(parts, tasks, tokenizer, taught_arms(parts.config), processes)]
 
 
 def own_copy(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[jax.Array]:
-    """Return parameters that are divided over a mesh whole, on the first device of this process.
+    """Return a whole copy of sharded parameters on the first device of this process.
 
-    All processes of the mesh call this together.
+    All processes of the mesh must call this function together.
     """
     whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(params)
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
 
 
-def _tell(call: HookCall, name: str, done: int, of_all: int) -> None:
+def _send_heartbeat(call: HookCall, name: str, done: int, of_all: int) -> None:
     call.heartbeat(f"{name}, {done} of {of_all} questions")

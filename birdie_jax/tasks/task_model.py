@@ -1,4 +1,4 @@
-"""The model interface of tasks: texts in, answers and likelihoods out, in batches of similar lengths."""
+"""The model interface of tasks: answers, likelihoods and scores, computed in batches of similar lengths."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -30,18 +30,18 @@ from birdie_jax.tasks.question import LENGTH_GROUP, Question, prompt_of
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
-# (questions done, questions of all)
+# (finished questions, all questions)
 Progress = Callable[[int, int], None]
 
 
 class Share(NamedTuple):
-    """The part of the questions that this process answers, and how it gets the others' answers.
+    """The division of questions between processes.
 
     Attributes:
-        index: the number of this process.
+        index: the index of this process.
         count: the number of processes.
-        gather: a function from this process's text to the texts of all, in their order; called by all
-            processes at the same places.
+        gather: a function from this process's text to the texts of all processes, in order. All processes
+            call it together.
     """
 
     index: int = 0
@@ -53,10 +53,10 @@ class Workload(NamedTuple):
     """The work of a model for a task.
 
     Attributes:
-        questions: the number of prompts, or of texts.
-        tokens: the number of tokens that they have together.
-        longest: the largest number of tokens of one of them, with its answer.
-        answer_tokens: the largest number of tokens that all answers can have together.
+        questions: the number of prompts or texts.
+        tokens: the total number of tokens of the prompts or texts.
+        longest: the largest number of tokens of a prompt with its answer, or of a text.
+        answer_tokens: the largest total number of tokens of the answers.
     """
 
     questions: int
@@ -69,7 +69,7 @@ Announce = Callable[[Workload], None]
 
 
 def no_announcement(work: Workload) -> None:
-    """Say nothing."""
+    """Announce nothing."""
 
 
 def no_progress(done: int, of_all: int) -> None:
@@ -77,9 +77,10 @@ def no_progress(done: int, of_all: int) -> None:
 
 
 def max_length_of(model: LanguageModel, config: Config) -> int | None:
-    """Return the limit of a row's tokens: encoders and attention know no positions but training's.
+    """Return the limit of a row's tokens: the training row length for encoders and attention; None = none.
 
-    Attention with a window sees distances alone, up to its window, which has to be within those rows.
+    Attention with a window sees only distances up to its window. It has a limit only if its window is
+    longer than the training rows.
     """
     mixers = [mixer_config(layer) for layer in pattern_configs(model.config)]
     wide = any(isinstance(own, AttentionConfig) and own.window > config.row_length for own in mixers)
@@ -88,11 +89,11 @@ def max_length_of(model: LanguageModel, config: Config) -> int | None:
 
 
 class FoundTokens(NamedTuple):
-    """The model's predictions in the hidden places of a text, from left to right.
+    """The model's predictions at the hidden positions of a text, from left to right.
 
     Attributes:
-        tokens: int32 [places], the most probable token.
-        losses: float32 [places], nats of the right token.
+        tokens: int32 [places], the most probable tokens.
+        losses: float32 [places], the losses of the right tokens in nats.
     """
 
     tokens: Int32[np.ndarray, " places"]
@@ -100,12 +101,12 @@ class FoundTokens(NamedTuple):
 
 
 class TaskModel:
-    """A model that tasks ask.
+    """The model that a task measures.
 
     Attributes:
         tokenizer: the tokenizer of the model.
-        arm: the objective arm whose format prompts take.
-        arm_in_place: the arm that hides tokens in place; None = unknown.
+        arm: the objective arm that formats prompts.
+        arm_in_place: the arm that hides tokens; None = unknown.
         max_length: the largest number of tokens of prompt and answer; None = no limit.
     """
 
@@ -130,17 +131,18 @@ class TaskModel:
             model: the model's architecture.
             params: the model's parameters, on the host or on a device of this process.
             tokenizer: the tokenizer of the model.
-            arm: the objective arm whose format prompts take.
-            arm_in_place: the arm that hides tokens in place, if one is known.
+            arm: the objective arm that formats prompts.
+            arm_in_place: the arm that hides tokens; None = unknown.
             max_length: the largest number of tokens of prompt and answer; None = no limit.
-            rows: the largest number of questions that are answered at a time.
-            batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
+            rows: the largest number of questions in a batch.
+            batch_tokens: the largest number of positions of a batch of prompts; one long prompt may have
+                more.
             share: the part of the questions that this process answers; None = all.
-            pruning: how the prompts of written answers are pruned; None = they are not.
-            announce: called with the work before it starts.
+            pruning: how to prune the prompts of generated answers; None = no pruning.
+            announce: called with the workload before the work starts.
 
         Raises:
-            PruningError: the model has attention, or the schedule is for other layers than it has.
+            PruningError: the model has attention, or the schedule does not match the model's layers.
         """
         self._pruning, self._announce = pruning, announce
         self.tokenizer, self.arm, self.max_length = tokenizer, arm, max_length
@@ -151,13 +153,13 @@ class TaskModel:
         self._scorer = Scorer(self._generator)
 
     def replace_params(self, params: PyTree) -> None:
-        """Ask the same model with other parameters from now on, by the programs compiled already."""
+        """Replace the parameters of the model; keep the compiled programs."""
         self._generator.replace_params(params)
-        # Others are made again of these parameters.
+        # Generators for other sampling rules are created again when needed.
         self._generators = {GREEDY: self._generator}
 
     def _sampled_by(self, sampling: Sampling, model: LanguageModel, params: PyTree) -> Generator:
-        """Return the generator that chooses tokens by `sampling`; all have the same parameters."""
+        """Return the generator for a sampling rule. All generators have the same parameters."""
         if sampling not in self._generators:
             self._generators[sampling] = Generator(
                 model,
@@ -173,18 +175,18 @@ class TaskModel:
     def prompts(
         self, questions: Sequence[Question], refused: Sequence[str], max_tokens: int
     ) -> tuple[list[Question], list[Prompt], list[str]]:
-        """Return the questions that the model can answer, with the lengths of their prompts as a group.
+        """Return the questions that the model can answer, with their prompts.
 
         Args:
             questions: all questions.
-            refused: a line for each record that could not be made a question.
+            refused: a message for each skipped record.
             max_tokens: the largest number of tokens of an answer.
 
         Returns:
-            The questions, their prompts, and `refused` with a line for each question that is too long or
-            has no prompt in the format of the model.
+            The questions, with the length of the prompt as a group; their prompts; and `refused` with a
+            message for each question that is too long or does not fit the format of the prompts.
         """
-        asked, prompts, refused = [], [], list(refused)
+        kept, prompts, refused = [], [], list(refused)
         for question in questions:
             try:
                 prompt = prompt_of(question, self.arm.objective, self.tokenizer)
@@ -195,9 +197,9 @@ class TaskModel:
                 refused.append(str(error))
             else:
                 groups = {**question.groups, LENGTH_GROUP: len(prompt.tokens)}
-                asked.append(question._replace(groups=groups))
+                kept.append(question._replace(groups=groups))
                 prompts.append(prompt)
-        return asked, prompts, refused
+        return kept, prompts, refused
 
     def generate(
         self,
@@ -209,14 +211,14 @@ class TaskModel:
         sampling: Sampling = GREEDY,
         seeds: Sequence[int] | None = None,
     ) -> list[TextAnswer]:
-        """Return the answer to each prompt, as `generate` gives it to the prompt alone.
+        """Return the answer to each prompt. It does not depend on the other prompts.
 
         Args:
             prompts: the prompts.
             max_tokens: the largest number of tokens of an answer.
-            progress: called with the number of prompts answered and of all.
-            stop_strings: strings; an answer ends before the first of them.
-            sampling: the rule that chooses tokens.
+            progress: called with the number of answered prompts and the total.
+            stop_strings: an answer ends before the first of these strings.
+            sampling: the sampling rule.
             seeds: the random seed of each answer; None = 0 for all.
         """
         generator = self._sampled_by(sampling, self._generator.model, self._generator.params)
@@ -241,7 +243,7 @@ class TaskModel:
         choices: Sequence[Sequence[str]],
         progress: Progress = no_progress,
     ) -> list[list[Likelihood]]:
-        """Return the likelihood of each choice as the answer to its prompt, which is read once for all."""
+        """Return the likelihood of each choice as the answer to its prompt. Each prompt is read once."""
         tokens = [[self.tokenizer.encode(text) for text in texts] for texts in choices]
         return self.continuation_likelihoods(prompts, tokens, progress)
 
@@ -251,7 +253,7 @@ class TaskModel:
         continuations: Sequence[Sequence[np.ndarray]],
         progress: Progress = no_progress,
     ) -> list[list[Likelihood]]:
-        """Return the likelihood of each continuation of each prompt, given as int32 [tokens]."""
+        """Return the likelihood of each continuation, int32 [tokens], of each prompt."""
 
         def score(batch: Sequence[int]) -> list[Any]:
             return self._scorer.score(
@@ -268,15 +270,15 @@ class TaskModel:
         *,
         stride: int | None = None,
     ) -> list[Float32[np.ndarray, " tokens"]]:
-        """Return the nats of each token of each text, read causally from a start token.
+        """Return the loss in nats of each token of each text, read causally after a start token.
 
-        Where the model has a largest length, a longer text is read in windows of that length.
+        If the model has a `max_length`, it reads longer texts in windows of that length.
 
         Args:
             texts: the tokens of each text, int32 [tokens].
-            progress: called with the number of texts read and of all.
-            stride: the number of tokens that each further window adds; None = all of the window. A model
-                without a largest length reads a text whole, and takes None alone.
+            progress: called with the number of finished texts and the total.
+            stride: the number of tokens that each window after the first adds; None = the whole window. A
+                model without `max_length` reads whole texts and requires None.
         """
 
         def losses(batch: Sequence[int]) -> list[Any]:
@@ -292,18 +294,18 @@ class TaskModel:
         return [np.array(of_text, np.float32) for of_text in found]
 
     def fill_in(self, examples: Sequence[Example], progress: Progress = no_progress) -> list[FoundTokens]:
-        """Return the model's predictions in the labelled places of each example.
+        """Return the model's predictions at the labelled positions of each example.
 
         Args:
-            examples: examples with labels in place; each is read alone.
-            progress: called with the number of examples read and of all.
+            examples: examples with labels on the context. Each has its own row.
+            progress: called with the number of finished examples and the total.
         """
         generator = self._generator
 
         def fill(batch: Sequence[int]) -> list[Any]:
             packed = self._rows_of([examples[number] for number in batch])
             counts = packed.loss_mask.sum(axis=1).tolist()
-            # A power of two, to compile few sizes.
+            # Powers of two limit the number of compiled programs.
             places = min(power_of_two(max(counts)), packed.loss_mask.shape[1])
             given = Batch(*map(generator.programs.put_rows, packed))
             function = partial(predict_targets, generator.model, places)
@@ -323,18 +325,18 @@ class TaskModel:
     def sample_scores(
         self, samples: Sequence[tuple[str, Example]], progress: Progress = no_progress
     ) -> list[Float32[np.ndarray, "items scores"]]:
-        """Return the `head_scores` of samples, all of them finite.
+        """Return the `head_scores` of samples, and check that they are finite.
 
         Args:
-            samples: the name of each sample, for messages, and its example.
-            progress: called with the number of samples read and of all.
+            samples: the name, for error messages, and the example of each sample.
+            progress: called with the number of finished samples and the total.
 
         Raises:
-            ScoreError: a score is not finite; names the sample.
+            ScoreError: a score is not finite. The message names the sample.
         """
         found = self.head_scores([example for _, example in samples], progress)
         for (name, _), scores in zip(samples, found, strict=True):
-            # Of NaN the best class would be the first one.
+            # With NaN scores, the first class would win.
             if not np.isfinite(scores).all():
                 wrong = scores[~np.isfinite(scores)][0]
                 raise ScoreError(f"{name}: found {wrong} among the head's scores; allowed: finite numbers")
@@ -343,14 +345,15 @@ class TaskModel:
     def head_scores(
         self, examples: Sequence[Example], progress: Progress = no_progress
     ) -> list[Float32[np.ndarray, "items scores"]]:
-        """Return the scores of the model's head for each example, which is read alone.
+        """Return the scores of the model's head for each example. Each example has its own row.
 
         Args:
-            examples: examples with a label on the first position, which is not read.
-            progress: called with the number of examples read and of all.
+            examples: examples with a label on the first position; the label is ignored.
+            progress: called with the number of finished examples and the total.
 
         Returns:
-            One item with the scores of the sample; or of a head that scores tokens an item for each.
+            For each example one item with its scores, or, if the head scores tokens, an item for each
+            token.
         """
         generator = self._generator
         per_token = head_type(generator.model.config).per_token
@@ -368,7 +371,7 @@ class TaskModel:
         return [np.array(found, np.float32) for found in results]
 
     def _rows_of(self, examples: Sequence[Example]) -> Batch:
-        """Return rows with an example each, of few shapes: the numbers of rows are powers of two."""
+        """Return a batch with an example in each row. Its few shapes limit the number of compilations."""
         empty: list[Example] = []
         rows = [[one] for one in examples] + [empty] * (power_of_two(len(examples)) - len(examples))
         longest = bucket_length(max(map(packed_length, examples)))
@@ -381,10 +384,10 @@ class TaskModel:
         progress: Progress,
         max_tokens: Sequence[int] = (),
     ) -> list[Any]:
-        """Return what `ask` gives for each number, in batches of similar lengths, the longest first.
+        """Return the result of `ask` for each index; process batches of similar lengths, longest first.
 
-        Every process asks its part of each batch, so all take the same number of batches. Processes
-        exchange JSON: what comes back is plain data, and the caller makes its own types of it.
+        Each process computes its part of each batch, so all processes have the same number of batches.
+        Processes exchange results as JSON, so results are plain data. The caller restores its own types.
         """
         answers = max_tokens or [0] * len(lengths)
         longest = max(map(sum, zip(lengths, answers, strict=True)), default=0)
@@ -409,12 +412,12 @@ class TaskModel:
     def generate_tokens(
         self, prompts: Sequence[Prompt], max_tokens: Sequence[int], progress: Progress = no_progress
     ) -> list[tuple[int, ...]]:
-        """Return the tokens of the greedy answer to each prompt, with the stop token if it wrote one.
+        """Return the tokens of the greedy answer to each prompt, including a stop token.
 
         Args:
             prompts: the prompts.
-            max_tokens: for each prompt the largest number of tokens of its answer.
-            progress: called with the number of prompts done and of all.
+            max_tokens: the largest number of tokens of the answer to each prompt.
+            progress: called with the number of answered prompts and the total.
         """
 
         def answer(batch: Sequence[int]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The training examples of a task: generated without end, or made of records."""
+"""The training examples of tasks: generated without limit, or from records."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from birdie_jax.objectives import Example, make_objective
 from birdie_jax.tasks.question import Question
 from birdie_jax.text import Tokenizer
 
-# The objective whose format a fine-tuned model's prompts have: marker and text as the context.
+# The objective that formats the prompts of fine-tuned models: the context is marker and text.
 PROMPT_OBJECTIVE = "prefix_lm"
 
 
 @runtime_checkable
 class GeneratedExamples(Protocol):
-    """Examples that a random generator makes, without limit."""
+    """An unlimited source of random examples."""
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
-        """Return an example that covers at most `max_positions`; None if none is that short.
+        """Return an example of at most `max_positions` positions; None if no example is that short.
 
-        The example is a function of the generator and `max_positions` alone.
+        The example depends only on the random generator and `max_positions`.
         """
         ...
 
@@ -34,8 +34,8 @@ class RecordedExamples(Protocol):
     """A fixed number of examples, in the order of their records.
 
     Attributes:
-        lengths: the positions that each example covers, int64 [examples].
-        sha256: a hash of all examples, which a run uses to recognise them.
+        lengths: the number of positions of each example, int64 [examples].
+        sha256: a hash of all examples; a run uses it to detect changed examples.
     """
 
     @property
@@ -54,7 +54,7 @@ class PartialExamples(Protocol):
     """Recorded examples that list the skipped records of their file.
 
     Attributes:
-        refused: a line for each skipped record, with its name and the reason.
+        refused: a message for each skipped record, with its name and the reason.
     """
 
     @property
@@ -62,14 +62,14 @@ class PartialExamples(Protocol):
 
 
 def training_example(prompt: str, answer: str, tokenizer: Tokenizer) -> Example:
-    """Return the example that trains to answer `prompt` with `answer` and to end there.
+    """Return the example that trains a model to answer `prompt` with `answer` and END.
 
-    The context is what `generate` prefills for the same text in the format of prefix_lm, so evaluation has
-    the form of training.
+    For the same prompt in the format of prefix_lm, `generate` prefills the same context, so evaluation
+    matches training.
 
     Raises:
-        PromptError: the prompt is empty or no Unicode text.
-        ValueError: the answer is no Unicode text.
+        PromptError: the prompt is empty or not Unicode text.
+        ValueError: the answer is not Unicode text.
     """
     context = make_prompt(prompt, make_objective(PROMPT_OBJECTIVE), tokenizer).context
     target = np.append(tokenizer.encode(answer), np.int32(vocabulary.END)).astype(np.int32)
@@ -77,25 +77,25 @@ def training_example(prompt: str, answer: str, tokenizer: Tokenizer) -> Example:
 
 
 def example_lengths(examples: Sequence[Example]) -> np.ndarray:
-    """Return the positions that each example covers: int64 [examples]."""
+    """Return the number of positions of each example: int64 [examples]."""
     return np.array([len(example.context) + len(example.target) for example in examples], np.int64)
 
 
 class QuestionExamples:
-    """The training examples of questions, in their order; a `RecordedExamples`.
+    """The training examples of questions, in order; a `RecordedExamples`.
 
     Attributes:
-        lengths: the positions that each example covers, int64 [examples].
-        sha256: the hash of all examples' tokens.
-        refused: a line for each skipped record.
+        lengths: the number of positions of each example, int64 [examples].
+        sha256: the hash of the tokens of all examples.
+        refused: a message for each skipped record.
     """
 
     def __init__(self, questions: Sequence[Question], refused: Sequence[str], tokenizer: Tokenizer):
         """Tokenize the questions.
 
         Args:
-            questions: at least one question; each prompt and first reference is Unicode text.
-            refused: a line for each skipped record.
+            questions: at least one question. Each prompt and first reference must be Unicode text.
+            refused: a message for each skipped record.
             tokenizer: the tokenizer of the model.
 
         Raises:
@@ -109,7 +109,7 @@ class QuestionExamples:
         digest = hashlib.sha256()
         for example in self._examples:
             for tokens in (example.context, example.target):
-                # With its length, so the hash separates context and target.
+                # Hash the length too, to separate context and target.
                 digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<i4").tobytes())
         self.sha256: str = digest.hexdigest()
 
