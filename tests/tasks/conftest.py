@@ -1,4 +1,4 @@
-"""What the tests of tasks share."""
+"""Fixtures for the tests of tasks."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from birdie_jax.tasks import TaskModel
 
 
 @pytest.fixture
-def head_says(monkeypatch):
-    """Return a function that sets the scores of a head for the following samples."""
+def set_head_scores(monkeypatch):
+    """Return a function that sets the scores of the head for the next samples."""
 
-    def say(scores):
+    def set_scores(scores):
         def head_scores(model, examples, progress):
             del model, progress
             assert len(examples) == len(scores)
@@ -18,4 +18,4 @@ def head_says(monkeypatch):
 
         monkeypatch.setattr(TaskModel, "head_scores", head_scores)
 
-    return say
+    return set_scores

@@ -1,4 +1,4 @@
-"""Folders with tiny made-up files in the published formats of GLUE."""
+"""Writers of small synthetic files in the published formats of GLUE."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ _LABELS = {
     "rte": ("not_entailment", "entailment"),
 }
 
-# Of the published test files, which have no labels.
+# The columns of the published test files, which have no labels.
 UNLABELLED_COLUMNS = {
     **{
         "cola": ("index", "sentence"),
@@ -45,7 +45,7 @@ def labels_of(dataset: str) -> tuple[str, ...]:
 
 
 def row(dataset: str, number: int, first: str, second: str, label: str) -> tuple[str, ...]:
-    """Return the columns of a row."""
+    """Return the cells of a row."""
     index = str(number)
     return {
         "cola": ("gj04", label, "*" if label == "0" else "", first),
@@ -83,7 +83,7 @@ def write_glue(folder: Path, dataset: str, split: str, rows) -> Path:
 
 
 def write_learnable(folder: Path, dataset: str, split: str, count: int, seed: int = 0) -> Path:
-    """Write a file whose labels a head can learn: each has a letter of its own in the first text."""
+    """Write a file with learnable labels: each label has its own letter in the first text."""
     random_letters, labels = random.Random(f"{seed} {split}"), labels_of(dataset)
     rows = []
     for number in range(count):
@@ -96,7 +96,7 @@ def write_learnable(folder: Path, dataset: str, split: str, count: int, seed: in
 def write_unlabelled(
     folder, dataset, split="test", indices=("0", "1", "2"), texts=("abc", "def ghi", "jkl")
 ):
-    """Write a test file without labels, with these texts in all columns but the first."""
+    """Write a test file without labels. All columns except the first hold the text."""
     columns = UNLABELLED_COLUMNS[dataset]
     rows = [(index, *[text] * (len(columns) - 1)) for index, text in zip(indices, texts, strict=True)]
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""Runs the harness's own model of `transformers` on exported folders: TASKS, then FOLDER OPTIONS TASK each.
+"""Run the harness's own `transformers` model on exported folders.
 
-OPTIONS are those of the model, TASK is the name of a task of the folder TASKS. Prints, as JSON, of each the
-filtered responses of its documents.
+Arguments: TASKS, then FOLDER OPTIONS TASK for each run. TASKS is a folder of tasks. FOLDER is an exported
+model, OPTIONS are the harness's model options, and TASK is the name of a task. Prints as JSON the filtered
+responses of the documents of each run.
 """
 
 import json
@@ -11,10 +12,10 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 
-def main(tasks: str, *asked: str) -> None:
+def main(tasks: str, *arguments: str) -> None:
     manager = TaskManager(include_path=tasks, include_defaults=False)
     found = []
-    for folder, options, task in zip(*[iter(asked)] * 3, strict=True):
+    for folder, options, task in zip(*[iter(arguments)] * 3, strict=True):
         results = simple_evaluate(
             model="hf",
             model_args=f"pretrained={folder},trust_remote_code=True,dtype=float32,{options}",

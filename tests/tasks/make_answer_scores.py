@@ -1,11 +1,12 @@
-"""Makes answer_scores.json: what other programs score on answers that are hard to score alike.
+"""Make answer_scores.json: scores of other programs on difficult answers.
 
     python -m venv /tmp/oracle && /tmp/oracle/bin/pip install 'transformers==4.57.6' hypothesis absl-py
     /tmp/oracle/bin/pip install --no-deps t5==0.9.4 lm-eval==0.4.13
     /tmp/oracle/bin/python tests/tasks/make_answer_scores.py
 
-SQuAD v1.1: `t5.evaluation.qa_utils`. SQuAD v2.0: the official script as `transformers` has it. Verbatim:
-the recall tasks of lm-eval. Of the first and the last single files are read: their packages need far more.
+SQuAD v1.1: `t5.evaluation.qa_utils`. SQuAD v2.0: the copy of the official script in `transformers`.
+Verbatim: the recall tasks of lm-eval. The script reads single files of t5 and lm-eval, because the
+packages have many dependencies.
 """
 
 import importlib
@@ -95,7 +96,7 @@ def texts():
 def hypothesis_made(count):
     found = []
 
-    # No phase but generation, and no database: the same pairs at every call.
+    # Use only generation, and no database, to make the same pairs in every run.
     @settings(
         max_examples=count,
         derandomize=True,

@@ -1,4 +1,4 @@
-"""Makes label_scores.json: what scikit-learn scores on labels of two classes.
+"""Make label_scores.json: scikit-learn's scores on labels of two classes.
 
 python -m venv /tmp/oracle && /tmp/oracle/bin/pip install scikit-learn==1.9.1
 /tmp/oracle/bin/python tests/tasks/make_label_scores.py

@@ -1,4 +1,4 @@
-"""The task of two forms of a word: every format, what is scored, and whatever cannot be asked."""
+"""The agreement task: its file formats, its scores and its errors."""
 
 import json
 import re
@@ -41,8 +41,8 @@ FILES = {
     ),
     "gulordava": (TABLE, MinimalPair("A dog", "goes", "go", ' " no " to cats .', "L__N", 2)),
     "linzen": (
-        "3\t7\tthe dogs of a cat ***mask*** , he said .\tgo\tgoes\n",
-        MinimalPair("the dogs of a cat", "go", "goes", " , he said .", "", 3),
+        "3\t7\tthe dogs of a cat ***mask*** , he message .\tgo\tgoes\n",
+        MinimalPair("the dogs of a cat", "go", "goes", " , he message .", "", 3),
     ),
     "marvin_linzen": (
         "simple\tsing\tthe dog laughs\tthe dog laugh\n",
@@ -92,18 +92,18 @@ BAD = [
 def test_errors_name_the_bad_record(tmp_path, form, text, message):
     path = tmp_path / "pairs"
     path.write_text(text if isinstance(text, str) else json.dumps({"examples": text}))
-    said = f"^{re.escape(str(path))}: (1 of 1 records are bad: )?{re.escape(message)}"
-    with pytest.raises(DataError, match=said):
+    pattern = f"^{re.escape(str(path))}: (1 of 1 records are bad: )?{re.escape(message)}"
+    with pytest.raises(DataError, match=pattern):
         Agreement(path=str(path), format=form).measure(tiny_task_model())
 
 
-# Python's str.splitlines breaks a line at each of them.
-NO_ENDS_OF_LINES = ("\u2028", "\x85", "\x0b", "\x1c")
+# `str.splitlines` breaks lines at these characters.
+OTHER_LINE_BREAKS = ("\u2028", "\x85", "\x0b", "\x1c")
 
 
-@pytest.mark.parametrize("character", NO_ENDS_OF_LINES)
+@pytest.mark.parametrize("character", OTHER_LINE_BREAKS)
 @pytest.mark.parametrize("form", ["gulordava", "linzen", "marvin_linzen"])
-def test_a_line_ends_where_its_file_says(tmp_path, form, character):
+def test_only_line_feeds_end_lines(tmp_path, form, character):
     text, pair = FILES[form]
     path = tmp_path / "pairs"
     path.write_bytes(text.replace("dog", f"d{character}g").replace("\n", "\r\n").encode())
@@ -112,8 +112,8 @@ def test_a_line_ends_where_its_file_says(tmp_path, form, character):
     assert (found.good, found.bad, found.attractors) == (pair.good, pair.bad, pair.attractors)
 
 
-def test_a_bad_row_costs_its_own_pair_alone(tmp_path):
-    """Where a form is missing, has no class or cannot be read, those behind it keep their partners."""
+def test_a_bad_row_removes_only_its_own_pair(tmp_path):
+    """If a row is missing, lacks a column or cannot be read, later rows still pair correctly."""
     head, right, wrong = TABLE.splitlines()
     path = tmp_path / "pairs.tab"
     bad = [wrong, right, right.replace("\t2\t2", ""), right, wrong.replace('"A', "A"), right, wrong]
@@ -126,35 +126,35 @@ def test_a_bad_row_costs_its_own_pair_alone(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["gulordava", "linzen", "marvin_linzen"])
-def test_a_line_that_is_not_utf_8_costs_its_own_pair_alone(tmp_path, form):
-    """By its line and the byte in it, also behind a byte order mark; and it can be passed over."""
+def test_a_line_that_is_not_utf_8_removes_only_its_own_pair(tmp_path, form):
+    """The error names line and byte, also after a byte order mark."""
     text, pair = FILES[form]
     path = tmp_path / "pairs"
-    # In the table of Gulordava et al. a header, and two rows a pair.
+    # The table of Gulordava et al. has a header and two rows for each pair.
     *head, last = text.encode().splitlines(keepends=True)
     pairs = b"".join(head[1:]) + last
     path.write_bytes(b"\xef\xbb\xbf" + b"".join(head[:1]) + pairs.replace(b"dog", b"d\xffg") + pairs)
     number = 2 if form == "gulordava" else 1
-    said = f"line {number}: byte {pairs.index(b'dog') + 1}: is not UTF-8 (invalid start byte)"
-    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 2 records are bad: {said}')}$"):
+    message = f"line {number}: byte {pairs.index(b'dog') + 1}: is not UTF-8 (invalid start byte)"
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 2 records are bad: {message}')}$"):
         Agreement(path=str(path), format=form).measure(tiny_task_model())
     bad, good = (found for _, found in read_pairs(str(path), form))
-    assert (str(bad), good) == (f"{path}: {said}", pair)
+    assert (str(bad), good) == (f"{path}: {message}", pair)
 
 
-def test_a_json_file_or_a_header_that_is_not_utf_8_is_refused_by_line_and_byte(tmp_path):
+def test_an_error_names_the_line_and_byte_that_are_not_utf_8(tmp_path):
     path = tmp_path / "pairs"
-    for form, contents, said in (
+    for form, contents, message in (
         ("choices", b'\xef\xbb\xbf{"examples":\n ["\xff"]}', "line 2: byte 3: is not UTF-8 (invalid"),
         ("gulordava", b"pattern\xff\n", "line 1: byte 7: is not UTF-8 (invalid start byte)"),
     ):
         path.write_bytes(contents)
-        with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {said}')}"):
+        with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {message}')}"):
             list(read_pairs(str(path), form))
 
 
-def test_scores_are_those_of_the_models_logits(tmp_path):
-    """Piece by piece, the later ones hidden, each sentence alone, from all logits in float64."""
+def test_scores_match_the_models_logits(tmp_path):
+    """The reference masks later pieces, reads one sentence at a time, and uses logits in float64."""
     path = write_choices(
         tmp_path / "pairs.json",
         choices("abc de ", "fgh ijk", "fghoa ijk", "singular"),
@@ -165,7 +165,7 @@ def test_scores_are_those_of_the_models_logits(tmp_path):
     apply = quick_jit(model.apply)
 
     def log_probability(before, word, after):
-        """Of the word's pieces, in 32 positions, which is a length of compiled programs."""
+        """Return the log-probability of the word, and the number of its pieces."""
         pieces, total = tokenizer.encode(word).tolist(), 0.0
         start, end = tokenizer.encode(before).tolist(), tokenizer.encode(after).tolist()
         for place, piece in enumerate(pieces):
@@ -190,7 +190,7 @@ def test_scores_are_those_of_the_models_logits(tmp_path):
     assert answers[0].question.prompt == f"abc de {SPECIAL} ijk."
 
 
-def test_groups_are_conditions_attractors_and_lengths(tmp_path):
+def test_pairs_have_groups_and_categories(tmp_path):
     path = write_choices(
         tmp_path / "pairs.json",
         choices("abc de ", "fgh", "fg", "singular"),
@@ -224,7 +224,7 @@ def test_skipped_pairs_are_reported(tmp_path):
         Agreement(path=path, skip_bad_records=True).measure(tiny_task_model(arm_in_place=arm))
 
 
-def test_the_marker_that_the_model_has_learned_is_asked_with(tmp_path, monkeypatch):
+def test_examples_have_the_marker_of_the_arm(tmp_path, monkeypatch):
     path = write_choices(tmp_path / "pairs.json", choices("abc de ", "fgh ijk", "fg ijk"))
     given = []
 

@@ -1,4 +1,4 @@
-"""Answers are scored as SQuAD's official scripts and the harness score them; see make_answer_scores.py."""
+"""Metrics of answers match SQuAD's official scripts and the harness; see make_answer_scores.py."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from birdie_jax.tasks.metrics import (
 SCORES = json.loads(Path(__file__).with_name("answer_scores.json").read_text())
 
 
-def test_there_are_hundreds_of_answers_of_every_score():
+def test_recorded_answers_have_a_variety_of_scores():
     assert len(SCORES) > 500
     assert sum(one["v2"]["exact_match"] for one in SCORES) > 20
     assert sum(0 < one["v2"]["f1"] < 1 for one in SCORES) > 50
@@ -28,13 +28,13 @@ def test_there_are_hundreds_of_answers_of_every_score():
 
 
 @pytest.mark.parametrize("metric", [exact_match, f1])
-def test_scores_are_those_of_squad_v2(metric):
+def test_scores_match_squad_v2(metric):
     for one in SCORES:
         found = metric(one["answer"], one["references"])
         assert found == pytest.approx(one["v2"][metric.__name__], abs=1e-12), one
 
 
-def test_scores_are_those_of_squad_v1_where_the_answer_and_references_have_words():
+def test_scores_match_squad_v1_for_answers_and_references_with_words():
     wordless = 0
     for one in SCORES:
         texts = [normalize_answer(text) for text in (one["answer"], *one["references"])]
@@ -47,13 +47,13 @@ def test_scores_are_those_of_squad_v1_where_the_answer_and_references_have_words
 
 
 @pytest.mark.parametrize("metric", [contains, contains_verbatim])
-def test_a_label_is_in_the_answer(metric):
+def test_contains_matches_the_recorded_scores(metric):
     for one in SCORES:
         assert metric(one["answer"], one["references"]) == one[metric.__name__], one
 
 
 @given(st.text(), st.lists(st.text(), min_size=1, max_size=3), st.randoms())
-def test_relations_between_scores(answer, references, random):
+def test_scores_are_ordered_and_ignore_the_order_of_references(answer, references, random):
     scores = {name: metric(answer, references) for name, metric in ANSWER_METRICS.items()}
     assert all(0 <= score <= 1 for score in scores.values())
     assert scores["exact_match"] <= min(scores["f1"], scores["contains"])

@@ -1,4 +1,4 @@
-"""Multi-query associative recall: the published sequences, as context and target."""
+"""Multi-query associative recall: sequences, questions and training examples."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ TASK = AssociativeRecall(vocab_size=80, sequence_length=32, key_value_pairs=5, n
     power=st.sampled_from([0.01, 1.0, 2.0]),
     random_fillers=st.booleans(),
 )
-def test_a_sequence_is_as_published(seed, pairs, more, power, random_fillers):
+def test_a_sequence_has_the_published_structure(seed, pairs, more, power, random_fillers):
     length = 4 * pairs + 2 * more
     sizes = {"vocab_size": 100, "sequence_length": length, "key_value_pairs": pairs}
     task = AssociativeRecall(**sizes, power_a=power, random_fillers=random_fillers)
@@ -42,7 +42,7 @@ def test_a_sequence_is_as_published(seed, pairs, more, power, random_fillers):
     assert random_fillers or not fillers.any()
 
 
-def test_gaps_follow_the_power_law():
+def test_slots_follow_the_power_law():
     task = AssociativeRecall(vocab_size=100, sequence_length=32, key_value_pairs=2)
     rng = np.random.default_rng(0)
     slots = np.array([task.draw_sequence(rng).slots for _ in range(4000)])
@@ -50,7 +50,7 @@ def test_gaps_follow_the_power_law():
     first = weights / weights.sum()
     found = np.bincount(slots[:, 0], minlength=14) / len(slots)
     np.testing.assert_allclose(found, first, atol=4 * np.sqrt(0.25 / len(slots)) * 2 * np.sqrt(first.max()))
-    # The second slot is drawn from those that are left.
+    # The second slot is drawn without replacement.
     second = sum(
         first[taken] * np.where(np.arange(14) == taken, 0, first) / (1 - first[taken])
         for taken in range(14)
@@ -58,7 +58,7 @@ def test_gaps_follow_the_power_law():
     np.testing.assert_allclose(np.bincount(slots[:, 1], minlength=14) / len(slots), second, atol=0.03)
 
 
-def test_a_question_is_a_query_behind_all_before_it():
+def test_a_question_includes_all_earlier_queries():
     questions, refused = TASK.questions(word_tokenizer())
     assert not refused
     assert len(questions) == 3 * 5
@@ -72,14 +72,14 @@ def test_a_question_is_a_query_behind_all_before_it():
         behind = len(question.prompt_tokens[1:]) + len(question.target_prefix) - 1
         assert question.groups["distance"] == behind - place
         earlier = question.target_prefix[:-1]
-        for asked, value in zip(earlier[::2], earlier[1::2], strict=True):
-            assert pairs.get(asked, asked) == value
+        for earlier_key, value in zip(earlier[::2], earlier[1::2], strict=True):
+            assert pairs.get(earlier_key, earlier_key) == value
         assert word_tokenizer().decode(list(question.target_prefix)) in question.prompt
     fewer, _ = replace(TASK, num_sequences=2).questions(word_tokenizer())
     assert list(questions[:10]) == list(fewer)
 
 
-def test_a_training_example_is_what_the_questions_ask():
+def test_training_examples_match_the_questions():
     examples = TASK.training_examples(word_tokenizer())
     example = examples.draw(np.random.default_rng([0, 1]), 34)
     assert example is not None
@@ -87,12 +87,12 @@ def test_a_training_example_is_what_the_questions_ask():
     assert example.target[-1] == vocabulary.END
     questions, _ = TASK.questions(word_tokenizer())
     for question in questions[5:10]:
-        asked = (*question.target_prefix, *question.reference_tokens)
+        target = (*question.target_prefix, *question.reference_tokens)
         assert question.prompt_tokens == tuple(example.context.tolist())
-        assert asked == tuple(example.target[: len(asked)].tolist())
+        assert target == tuple(example.target[: len(target)].tolist())
     assert examples.draw(np.random.default_rng(0), 33) is None
 
 
-def test_a_tokenizer_of_too_few_pieces_is_refused():
+def test_a_tokenizer_with_too_few_pieces_is_refused():
     with pytest.raises(ConfigError, match="vocab_size: found 8192; allowed: at most 143, the pieces of"):
         AssociativeRecall().questions(word_tokenizer())

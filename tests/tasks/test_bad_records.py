@@ -1,4 +1,4 @@
-"""A bad record of a task's JSONL file is named by its line, or passed over; each task has its own kinds."""
+"""Errors name the line of a bad record in a JSONL file, or the task skips it."""
 
 import re
 from dataclasses import replace
@@ -33,7 +33,7 @@ def turns(*of):
 
 
 USER, ANSWER = ("user", "a"), ("assistant", "b")
-# A task by its file, a record that it takes, and others with what is bad about them.
+# name -> (task of a path, a good record, [(a bad record, the start of its error)])
 TASKS = {
     "contracts": (
         ContractNLI,
@@ -130,13 +130,17 @@ TASKS = {
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_bad_record_is_named_or_passed_over(tmp_path, name):
+def test_a_bad_record_is_named_or_skipped(tmp_path, name):
     make, good, bad = TASKS[name]
-    for record, said in bad:
+    for record, message in bad:
         path = write_lines(tmp_path / "a.jsonl", good, record)
         task, tokenizer = make(path=path), small_tokenizer()
-        with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 2 records are bad: line 2: {said}")):
+        with pytest.raises(
+            DataError, match=re.escape(f"{path}: 1 of 2 records are bad: line 2: {message}")
+        ):
             task.training_examples(tokenizer)
         examples = replace(task, skip_bad_records=True).training_examples(tokenizer)
         assert len(examples) == 1
-        assert [line.startswith(f"{path}: line 2: {said}") for line in examples.refused] == [True], said
+        assert [line.startswith(f"{path}: line 2: {message}") for line in examples.refused] == [True], (
+            message
+        )

@@ -1,4 +1,4 @@
-"""Intervals equal scipy's, and differences are paired."""
+"""Bootstrap intervals match SciPy's, and differences are paired."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def percentile_interval(data, statistic, **options):
     return found.confidence_interval
 
 
-def test_means_have_the_intervals_of_scipy(scores):
+def test_intervals_of_means_match_scipy(scores):
     found = bootstrap_means(scores, np.ones(200))
     for column, interval in zip(scores.T, found, strict=True):
         expected = percentile_interval((column,), np.mean)
@@ -28,7 +28,7 @@ def test_means_have_the_intervals_of_scipy(scores):
         assert (interval.low, interval.high) == pytest.approx(tuple(expected), abs=0.015 * column.std())
 
 
-def test_rates_are_means_by_weight(scores):
+def test_means_and_intervals_use_weights(scores):
     weights = np.random.default_rng(2).integers(1, 50, 200).astype(float)
     (interval,) = bootstrap_means(scores[:, 1:], weights)
 
@@ -40,8 +40,8 @@ def test_rates_are_means_by_weight(scores):
     assert (interval.low, interval.high) == pytest.approx(tuple(expected), abs=0.02)
 
 
-def test_differences_are_of_pairs(scores):
-    """A small gain on every question is certain, however much the questions differ."""
+def test_differences_are_paired(scores):
+    """A small gain on every question has a narrow interval, even if the questions differ much."""
     ones = np.ones(200)
     better = scores + np.random.default_rng(3).normal(0.1, 0.01, scores.shape)
     for column, interval in enumerate(bootstrap_differences(scores, better, ones, ones)):
@@ -53,13 +53,13 @@ def test_differences_are_of_pairs(scores):
     assert all((one.mean, one.low, one.high) == (0, 0, 0) for one in same)
 
 
-def test_the_seed_decides(scores):
+def test_the_seed_determines_the_intervals(scores):
     ones = np.ones(200)
     assert bootstrap_means(scores, ones, 5) == bootstrap_means(scores, ones, 5)
     assert bootstrap_means(scores, ones, 5) != bootstrap_means(scores, ones, 6)
 
 
-def test_no_answers_to_resample():
+def test_answers_without_weight_are_refused():
     with pytest.raises(ValueError, match="found 0 answers of weight 0"):
         bootstrap_means(np.zeros((0, 1)), np.zeros(0))
     with pytest.raises(ValueError, match="without weight"):

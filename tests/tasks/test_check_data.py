@@ -1,4 +1,4 @@
-"""`check_data` reports bad data of a task without a model, as `measure` does."""
+"""`check_data` reports bad data of a task without a model."""
 
 import dataclasses
 import inspect
@@ -30,7 +30,7 @@ CONTRACT = '{"id": "1", "input": "a\\n\\nb", "output": "Entailed"}'
 
 
 @pytest.mark.parametrize(
-    ("make", "content", "said"),
+    ("make", "content", "message"),
     [
         (Agreement, "{", "line 1"),
         (ContractNLI, CONTRACT, "line 1: output: found 'Entailed'"),
@@ -44,7 +44,7 @@ CONTRACT = '{"id": "1", "input": "a\\n\\nb", "output": "Entailed"}'
         (MaskedText, "", "holds no"),
     ],
 )
-def test_a_bad_file_is_reported(tmp_path, make, content, said):
+def test_a_bad_file_is_reported(tmp_path, make, content, message):
     path = tmp_path / ("data.txt" if make in {Perplexity, MaskedText} else "data.jsonl")
     task = make(path=str(path))
     with pytest.raises(DataError, match=r"data\.(txt|jsonl)"):
@@ -52,10 +52,10 @@ def test_a_bad_file_is_reported(tmp_path, make, content, said):
     path.write_text(content)
     with pytest.raises(DataError) as error:
         task.check_data(small_tokenizer())
-    assert str(path) in str(error.value) and said in str(error.value)
+    assert str(path) in str(error.value) and message in str(error.value)
 
 
-def test_glue_s_split_and_annotations_are_read(tmp_path):
+def test_glue_reads_the_split_and_the_annotations(tmp_path):
     for name, rows in (("train", (GOOD,)), ("dev", (GOOD, BAD))):
         (tmp_path / f"{name}.tsv").write_text("\n".join((HEADER, *rows)) + "\n")
     task = Glue(dataset="rte", path=str(tmp_path))
@@ -71,13 +71,13 @@ def test_glue_s_split_and_annotations_are_read(tmp_path):
         cola.check_data(small_tokenizer())
 
 
-def test_a_prepared_folder_is_looked_for(tmp_path):
+def test_a_missing_prepared_folder_is_refused(tmp_path):
     for task in (Perplexity(prepared=str(tmp_path)), MaskedText(prepared=str(tmp_path))):
         with pytest.raises(DataError, match=str(tmp_path)):
             task.check_data(small_tokenizer())
 
 
-def test_documents_beyond_those_that_are_scored_are_not_read(tmp_path):
+def test_documents_beyond_the_limit_are_not_read(tmp_path):
     path = tmp_path / "text.jsonl"
     path.write_text('{"text": "abc"}\n{"text": 3}\n')
     with pytest.raises(DataError, match="text"):
@@ -85,15 +85,15 @@ def test_documents_beyond_those_that_are_scored_are_not_read(tmp_path):
     Perplexity(path=str(path), max_documents=1).check_data(small_tokenizer())
 
 
-def test_the_harness_is_looked_for(monkeypatch):
+def test_a_missing_harness_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(ConfigError, match="the task lm_eval needs the package lm_eval"):
         TASKS["lm_eval"](tasks=("boolq",)).check_data(small_tokenizer())
 
 
-def test_every_task_with_a_file_reads_it():
-    """So that a new one does not forget it."""
+def test_every_task_with_a_file_checks_it():
+    """The test finds new tasks that do not override `check_data`."""
     for name, task in TASKS.items():
         fields = {field.name for field in dataclasses.fields(task)}
         if fields & {"path", "prepared", "include_path"}:

@@ -1,4 +1,4 @@
-"""From answers to a record, a table and lines for reading; and tasks by their names."""
+"""Records, tables and files of evaluations, and names of tasks."""
 
 import json
 import sys
@@ -57,7 +57,7 @@ def record(found=None, name="lengths"):
     return summarise(name, Lengths(), MODEL, result, seconds=1.5)
 
 
-def test_a_record_is_read_back():
+def test_a_record_survives_a_round_trip():
     made = record()
     assert made.metrics["characters"].mean == pytest.approx(4.5)
     assert made.settings == {"max_tokens": 6}
@@ -71,17 +71,17 @@ def test_a_record_is_read_back():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"format_version": 9}, "file: found format_version 9; allowed: 1"),
         ({"answers": "many"}, "file.answers: found 'many'"),
         ({"model": {}}, "file.model.origin: missing"),
     ],
 )
-def test_a_damaged_record_is_named(change, said):
+def test_a_damaged_record_is_named(change, message):
     with pytest.raises(ConfigError) as caught:
         parse_evaluation(json.dumps(record().to_json() | change).encode(), "file")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     with pytest.raises(ConfigError, match="file: found no JSON"):
         parse_evaluation(b"{", "file")
 
@@ -95,13 +95,13 @@ def test_every_value_is_in_one_range(values):
     assert len(ranges) <= 20
 
 
-def test_ranges_are_read_easily():
+def test_ranges_are_values_powers_of_two_or_equal_widths():
     assert value_ranges(np.array([1, 4, 2, 4])) == [(1, 1), (2, 2), (4, 4)]
     assert value_ranges(np.arange(100, 2049))[-2:] == [(513, 1024), (1025, 2048)]
     assert len(value_ranges(np.arange(1000, 1801))) == 8
 
 
-def test_the_table():
+def test_the_table_shows_metrics_and_skipped_questions():
     text = evaluation_table([record(), record((), "other")])
     lines = text.splitlines()
     assert lines[0].split() == ["task", "metric", "mean", "95", "%", "interval", "answers"]
@@ -116,14 +116,14 @@ def test_the_table():
     assert "lengths by length" in by_group
 
 
-def test_the_largest_numbers_stay_short_in_the_table():
+def test_the_table_shortens_the_largest_numbers():
     made = record()
     largest = replace(made.metrics["right"], mean=sys.float_info.max)
     assert "1.798e+308" in evaluation_table([replace(made, metrics={"perplexity": largest})])
 
 
 def categorised(*categories):
-    """Return a record of four answers, right with the numbers 1 and 3, of these categories."""
+    """Return a record of four answers with these categories; answers 1 and 3 are right."""
     found = tuple(
         one._replace(question=one.question._replace(categories=of))
         for one, of in zip(answers(4), categories, strict=True)
@@ -131,8 +131,8 @@ def categorised(*categories):
     return summarise("lengths", Lengths(), MODEL, TaskResult(found), seconds=1.0)
 
 
-def test_categories_are_reported_side_by_side():
-    """A question has several, no or unknown categories; each category has one row."""
+def test_each_category_has_a_row():
+    """A question may have several, no or unknown categories."""
     made = categorised({"kind": ("b", "a")}, {"kind": ("a",)}, {"kind": ()}, {})
     found = made.categories["kind"]
     assert found.known == 3
@@ -150,7 +150,7 @@ def test_categories_are_reported_side_by_side():
     ]
 
 
-def test_an_evaluation_from_before_there_were_categories_is_read():
+def test_a_record_without_categories_is_readable():
     made = record()
     fields = made.to_json()
     del fields["categories"]
@@ -158,7 +158,7 @@ def test_an_evaluation_from_before_there_were_categories_is_read():
     assert category_tables(made) == ""
 
 
-def test_models_side_by_side():
+def test_the_comparison_shows_paired_differences():
     first, second = answers(), answers(gain=1.0)[5:]
     differences, pairs = paired_differences(Lengths(), first, second)
     assert pairs == 35
@@ -172,13 +172,13 @@ def test_models_side_by_side():
     assert paired_differences(Lengths(), first, ()) == ({}, 0)
 
 
-def test_metrics_have_to_agree():
+def test_answers_with_different_metrics_are_refused():
     odd = answers(2)[1]._replace(metrics={"other": 1.0})
     with pytest.raises(ValueError, match="question q1: has the metrics other; allowed: those of the"):
         record((answers(1)[0], odd))
 
 
-def test_answers_are_written_for_reading():
+def test_answers_are_written_as_json_lines():
     prompt, kind = "prompt\n\ud800", {"kind": ("a",)}
     question = Question("é", prompt, ("a",), ("a", "b"), {"numbers": 2}, categories=kind)
     scored = ScoredAnswer(question, "b", {"accuracy": 0.0}, 2.0, {"tokens": [1, 2]})
@@ -211,7 +211,7 @@ def test_settings_name_the_files_that_a_task_reads():
     ]
 
 
-def test_a_metric_that_is_nan_is_refused(monkeypatch):
+def test_a_nan_metric_is_refused(monkeypatch):
     found = TaskResult(answers(3) + answers(1, gain=float("nan")), ())
     monkeypatch.setattr(Lengths, "measure", lambda *_: found)
     with pytest.raises(ScoreError, match=r"^runs/a step 5: task short: found NaN as characters; allowed: "):

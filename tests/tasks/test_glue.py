@@ -1,4 +1,4 @@
-"""GLUE: the nine published formats, their bad rows, and the scores of a head's predictions."""
+"""GLUE: the nine published formats, bad rows, and scores of a head's predictions."""
 
 import re
 
@@ -74,12 +74,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("dataset", "row", "said"), BAD)
-def test_bad_rows_are_named(tmp_path, dataset, row, said):
+@pytest.mark.parametrize(("dataset", "row", "message"), BAD)
+def test_bad_rows_are_named(tmp_path, dataset, row, message):
     split = GLUE_DATASETS[dataset].splits[0]
     path = write_glue(tmp_path, dataset, split, [rows_of(dataset)[0], row, rows_of(dataset)[1]])
     task = Glue(dataset=dataset, path=str(tmp_path))
-    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 3 records are bad: {said}')}"):
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 3 records are bad: {message}')}"):
         task.samples(split)
     passing = Glue(dataset=dataset, path=str(tmp_path), skip_bad_records=True)
     samples, refused = passing.samples(split)
@@ -98,13 +98,13 @@ def measured(task):
 
 
 @pytest.mark.parametrize("dataset", CLASSES)
-def test_classes_are_scored(dataset, tmp_path, head_says):
+def test_classes_are_scored(dataset, tmp_path, set_head_scores):
     form = GLUE_DATASETS[dataset]
     rows, predicted = rows_of(dataset, 12), np.random.default_rng(1).integers(len(form.classes), size=12)
     write_glue(tmp_path, dataset, form.splits[0], rows)
     task = Glue(dataset=dataset, path=str(tmp_path))
     scores = [[float(number == which) for number in range(len(form.classes))] for which in predicted]
-    head_says(scores)
+    set_head_scores(scores)
     result, means = measured(task)
     labels = np.array([form.classes.index(label) for *_, label in rows])
     assert means["accuracy"] == pytest.approx((labels == predicted).mean())
@@ -118,12 +118,12 @@ def test_classes_are_scored(dataset, tmp_path, head_says):
         assert answer.question.references == (label,) and answer.answer == form.classes[which]
 
 
-def test_numbers_are_scored_by_their_correlations(tmp_path, head_says):
+def test_numbers_are_scored_by_correlations(tmp_path, set_head_scores):
     random = np.random.default_rng(2)
     labels, predicted = np.round(random.uniform(0, 5, 20), 3), random.normal(size=20)
     write_glue(tmp_path, "stsb", "dev", [("abc", "de", f"{label:.3f}") for label in labels])
     task = Glue(dataset="stsb", path=str(tmp_path))
-    head_says([[score] for score in predicted])
+    set_head_scores([[score] for score in predicted])
     result, means = measured(task)
     assert means == {
         "spearman": pytest.approx(scipy.stats.spearmanr(labels, predicted).statistic, abs=1e-6),
@@ -132,14 +132,14 @@ def test_numbers_are_scored_by_their_correlations(tmp_path, head_says):
     assert result.answers[0].answer == f"{predicted[0]:.3f}"
 
 
-def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, head_says):
-    """So that its figure is that of a file with its rows alone."""
+def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, set_head_scores):
+    """So the score of a group equals the score of a file with only its rows."""
     random = np.random.default_rng(3)
     labels, predicted = np.round(random.uniform(0, 5, 30), 3), random.normal(size=30).astype(np.float32)
     rows = [("abc" * (1 + number % 3), "de", f"{label:.3f}") for number, label in enumerate(labels)]
     write_glue(tmp_path, "stsb", "dev", rows)
     task = Glue(dataset="stsb", path=str(tmp_path))
-    head_says([[score] for score in predicted])
+    set_head_scores([[score] for score in predicted])
     result, _ = measured(task)
     model = EvaluatedModel("runs/a", 5, "c", "p", "masked_lm")
     parts = summarise("stsb", task, model, result, seconds=1.0).groups["prompt_tokens"]
@@ -150,8 +150,8 @@ def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, head_says):
             assert part.metrics[metric].mean == pytest.approx(expected, abs=1e-6)
 
 
-def test_numbers_are_learned_and_measured_as_they_are_read(tmp_path):
-    """Every thousandth that there is, with as many decimals as it needs or more, or as float32 has it."""
+def test_labels_keep_every_number_of_a_file(tmp_path):
+    """Each multiple of 0.001 is read in four notations, including float32."""
     meant = [number / 1000 for number in range(5001)]
     forms = (str, "{:.3f}".format, "{:.5f}".format, lambda number: repr(float(np.float32(number))))
     write_glue(tmp_path, "stsb", "dev", [("abc", "de", form(number)) for form in forms for number in meant])
@@ -160,7 +160,7 @@ def test_numbers_are_learned_and_measured_as_they_are_read(tmp_path):
 
 
 def write_phenomena(path, sentences, *flags):
-    """Write an annotated development set with the columns of the published one, of two phenomena."""
+    """Write an annotated development set in the published format, with two phenomena."""
     head = "Source\tDomain\tAcceptability\tSentence\tSimple\tSem  Violation"
     rows = [
         "\t".join(["gj04", "In", "1", sentence, *of]) for sentence, of in zip(sentences, flags, strict=True)
@@ -169,13 +169,13 @@ def write_phenomena(path, sentences, *flags):
     return path
 
 
-def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, head_says):
-    """Each sentence that shows one counts; those that are not annotated have a number."""
+def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, set_head_scores):
+    """A category has the sentences with its phenomenon. The title counts the annotated sentences."""
     rows = [("abc", "", "1"), ("def", "", "0"), ("ghi", "", "0"), ("jkl", "", "1"), ("mno", "", "1")]
     write_glue(tmp_path, "cola", "dev", rows)
     path = write_phenomena(tmp_path / "major.tsv", ["abc", "def", "ghi", "jkl"], "11", "10", "11", "00")
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
-    head_says([[0, 1], [1, 0], [0, 1], [0, 1], [0, 1]])
+    set_head_scores([[0, 1], [1, 0], [0, 1], [0, 1], [0, 1]])
     result, _ = measured(task)
     assert [dict(answer.question.categories) for answer in result.answers] == [
         {"phenomenon": ("Simple", "Sem Violation")},
@@ -188,23 +188,23 @@ def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, head_says):
     record = summarise("cola", task, model, result, seconds=1.0)
     title, _, *lines = category_tables(record).splitlines()
     assert title == "cola by phenomenon, known of 4 of 5 answers"
-    # Right are the first and the second, of labels 1, 0, 0; of two labels the answers are alike.
+    # "Simple" has the labels 1, 0, 0 and the answers 1, 0, 1. Both answers of "Sem Violation" are 1.
     correlation = np.corrcoef([1, 0, 0], [1, 0, 1])[0, 1]
     assert [(line.split()[0], line.split()[-1]) for line in lines] == [("Sem", "2"), ("Simple", "3")]
     assert lines[0].split()[2] == "0.0000" and lines[1].split()[1] == f"{correlation:.4f}"
 
 
-def test_a_sentence_that_occurs_twice_has_two_annotations(tmp_path, head_says):
+def test_a_sentence_that_occurs_twice_has_two_annotations(tmp_path, set_head_scores):
     write_glue(tmp_path, "cola", "dev", [("abc", "", "1"), ("def", "", "0"), ("abc", "", "1")])
     path = write_phenomena(tmp_path / "major.tsv", ["abc", "abc", "def"], "10", "01", "00")
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
-    head_says([[0, 1]] * 3)
+    set_head_scores([[0, 1]] * 3)
     result, _ = measured(task)
     shown = [answer.question.categories["phenomenon"] for answer in result.answers]
     assert shown == [("Simple",), (), ("Sem Violation",)]
 
 
-def test_phenomena_that_cannot_be(tmp_path):
+def test_bad_annotations_are_refused(tmp_path):
     rows = rows_of("cola", 2)
     write_glue(tmp_path, "cola", "dev", rows)
     sentences = [sentence for sentence, *_ in rows]
@@ -212,7 +212,7 @@ def test_phenomena_that_cannot_be(tmp_path):
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
     with pytest.raises(DataError, match="line 3: Sem  Violation: found 'x'; allowed: 0, 1"):
         task.measure(tiny_task_model())
-    for write, said in (
+    for write, message in (
         (lambda: write_phenomena(path, ["another"], "11"), f"{path}: has none of the sentences of"),
         (
             lambda: write_phenomena(path, [f'"{sentences[0]}"', sentences[1]], "10", "10"),
@@ -224,11 +224,11 @@ def test_phenomena_that_cannot_be(tmp_path):
         ),
     ):
         write()
-        with pytest.raises(DataError, match=re.escape(said)):
+        with pytest.raises(DataError, match=re.escape(message)):
             task.measure(tiny_task_model())
 
 
-def test_samples_that_are_too_long_are_reported_or_cut(tmp_path, monkeypatch):
+def test_long_samples_are_reported_or_truncated(tmp_path, monkeypatch):
     path = write_glue(tmp_path, "sst2", "dev", [("abc", "", "0"), ("abcdefghi" * 20, "", "1")])
     monkeypatch.setattr(
         TaskModel,
@@ -238,8 +238,8 @@ def test_samples_that_are_too_long_are_reported_or_cut(tmp_path, monkeypatch):
     model = tiny_task_model(max_length=32)
     result = Glue(dataset="sst2", path=str(tmp_path)).measure(model)
     assert len(result.answers) == 1
-    said = re.escape(f"{path}: line 3: has ") + r"\d+ positions; allowed: at most 32, or max_positions"
-    assert re.match(said, result.refused[0])
+    message = re.escape(f"{path}: line 3: has ") + r"\d+ positions; allowed: at most 32, or max_positions"
+    assert re.match(message, result.refused[0])
     cut = Glue(dataset="sst2", path=str(tmp_path), max_positions=32).measure(model)
     assert [answer.question.groups["prompt_tokens"] for answer in cut.answers] == [
         result.answers[0].question.groups["prompt_tokens"],
@@ -247,17 +247,17 @@ def test_samples_that_are_too_long_are_reported_or_cut(tmp_path, monkeypatch):
     ]
 
 
-def test_models_need_the_head_of_the_task():
+def test_a_model_without_the_head_of_the_task_is_refused():
     named = [NamedTask("rte", Glue(dataset="rte", path="x", max_positions=64))]
     arms = arms_of_tasks(make_mixture("masked_lm", 128).arms, None, named)
     headed = {"head": "classification", "head_outputs": 2}
     check_tasks(named, arms, Config(model=ModelConfig(name="bigs", head_name="rte", **headed)), 64)
     needs = "; allowed: a model fine-tuned on rte, classification with 2 outputs"
     found, hawk = "task rte: found a model that has", ModelConfig(name="hawk", head_name="mrpc", **headed)
-    for model, max_length, said in (
+    for model, max_length, message in (
         (ModelConfig(name="bigs"), 64, f"{found} no head{needs}"),
         (hawk, None, f"{found} the head mrpc, classification{needs}"),
         (ModelConfig(name="bigs", head_name="rte", **headed), 32, "task glue: max_positions: found 64;"),
     ):
-        with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
             check_tasks(named, arms, Config(model=model), max_length)

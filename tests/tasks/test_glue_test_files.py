@@ -1,4 +1,4 @@
-"""GLUE's files without labels: how they are read, what is predicted, and the files of the leaderboard."""
+"""GLUE's test files without labels, and the predictions for the leaderboard."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import write_workdir
 
 MICRO = runpy.run_path(str(Path(__file__).parents[1] / "finetuning" / "micro_head.py"))["get_config"]
-# As the leaderboard calls what is predicted.
+# The leaderboard's file names for predictions.
 FILES = {
     ("cola", "test"): "CoLA.tsv",
     ("sst2", "test"): "SST-2.tsv",
@@ -40,11 +40,11 @@ FILES = {
 
 
 @pytest.mark.parametrize(("dataset", "split"), FILES)
-def test_every_row_is_predicted_in_the_form_of_the_leaderboard(tmp_path, head_says, dataset, split):
+def test_every_row_is_predicted_in_the_format_of_the_leaderboard(tmp_path, set_head_scores, dataset, split):
     write_unlabelled(tmp_path, dataset, split)
     classes = GLUE_DATASETS[dataset].classes
     predicted = [1, 0, len(classes) - 1] if classes else [5.5, -0.25, 2.3456]
-    head_says(np.eye(len(classes))[predicted] if classes else [[number] for number in predicted])
+    set_head_scores(np.eye(len(classes))[predicted] if classes else [[number] for number in predicted])
     task = Glue(dataset=dataset, path=str(tmp_path), split=split)
     result = task.measure(tiny_task_model())
     shown = {
@@ -64,24 +64,24 @@ def test_splits_with_labels_have_scores_and_no_predictions():
 
 
 @pytest.mark.parametrize(
-    ("indices", "texts", "said"),
+    ("indices", "texts", "message"),
     [
         (("0", "x"), ("abc", "def"), "line 3: index: found 'x'; allowed: a number of digits"),
         (("7", "7"), ("abc", "def"), "line 3: index: found 7, which {path}: line 2 has; allowed: another"),
         (("0", "1"), ("abc", " "), "line 3: sentence1: found ' '; allowed: text with more than white"),
     ],
 )
-def test_no_row_is_passed_over(tmp_path, indices, texts, said):
+def test_no_row_of_a_test_file_is_skipped(tmp_path, indices, texts, message):
     """The leaderboard requires a prediction for each row, so skip_bad_records changes nothing."""
     path = write_unlabelled(tmp_path, "rte", indices=indices, texts=texts)
-    message = f"{path}: 1 of 2 records are bad: {said.format(path=path)}"
-    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
+    full_message = f"{path}: 1 of 2 records are bad: {message.format(path=path)}"
+    with pytest.raises(DataError, match=f"^{re.escape(full_message)}"):
         Glue(dataset="rte", path=str(tmp_path), split="test", skip_bad_records=True).measure(
             tiny_task_model()
         )
 
 
-def test_a_row_that_is_too_long_is_refused_before_any_is_predicted(tmp_path, monkeypatch):
+def test_a_long_row_is_refused_before_prediction(tmp_path, monkeypatch):
     path = write_unlabelled(tmp_path, "sst2", texts=("abc", "abcdefghi" * 20, "jkl"))
     monkeypatch.setattr(TaskModel, "head_scores", lambda *_: pytest.fail("the model was asked"))
     task, model = Glue(dataset="sst2", path=str(tmp_path), split="test"), tiny_task_model(max_length=32)
@@ -95,7 +95,7 @@ TEST, DEV = "glue:dataset=rte,path=x,split=test", "dev=glue:dataset=rte,path=x"
 
 
 @pytest.mark.parametrize(
-    ("tasks", "folder", "others", "said"),
+    ("tasks", "folder", "others", "message"),
     [
         ([TEST, DEV], None, [], "--predictions: missing; allowed with --task glue, whose answers are"),
         ([DEV], "out", [], "--predictions: found out; allowed: only with a --task whose answers are"),
@@ -103,13 +103,13 @@ TEST, DEV = "glue:dataset=rte,path=x,split=test", "dev=glue:dataset=rte,path=x"
         ([TEST], "out", ["runs/b"], "--compare: found runs/b; allowed with --task glue: none, because its"),
     ],
 )
-def test_predictions_without_a_place(tasks, folder, others, said):
-    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+def test_predictions_without_their_own_file_are_refused(tasks, folder, others, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         check_predictions(tasks_of_flags(tasks), folder, others)
 
 
 @pytest.mark.slow
-def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
+def test_evaluate_writes_predictions_and_scores(tmp_path):
     data = tmp_path / "data"
     write_unlabelled(data, "rte", indices=("4", "5", "6"))
     columns = (*UNLABELLED_COLUMNS["rte"], "label")
@@ -150,15 +150,15 @@ def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
         tuple(row.split("\t")) for row in lines
     ]
     assert refused[0] == 2 and "--predictions: missing; allowed with --task test" in refused[2]
-    for (status, _, errors), name, found, asked in (
+    for (status, _, errors), name, stored, new in (
         (in_place_of_scores, "glue", "scores", "predictions"),
         (in_place_of_predictions, "test", "predictions", "scores"),
     ):
-        said = (
-            f"--task: found the name {name}, for which {kept / name}.json has {found}; allowed for "
-            f"{asked}: another name, as in --task=NAME=glue:setting=value"
+        message = (
+            f"--task: found the name {name}, for which {kept / name}.json has {stored}; allowed for "
+            f"{new}: another name, as in --task=NAME=glue:setting=value"
         )
-        assert status == 2 and said in errors, errors
+        assert status == 2 and message in errors, errors
     assert parse_evaluation((kept / "glue.json").read_bytes(), "glue.json").metrics.keys() == {"accuracy"}
     assert len((kept / "glue.jsonl").read_text().splitlines()) == 2
     assert report[0] == 0, report
@@ -180,17 +180,17 @@ def kept_record(workdir, answers, metrics):
     ("answers", "metrics", "allowed"),
     [(2, {"accuracy": Interval(0.5, 0.0, 1.0)}, "scores"), (2, {}, "predictions"), (0, {}, "either")],
 )
-def test_scores_and_predictions_do_not_take_each_others_place(tmp_path, answers, metrics, allowed):
+def test_scores_and_predictions_do_not_overwrite_each_other(tmp_path, answers, metrics, allowed):
     files, _ = kept_record(tmp_path, answers, metrics)
-    for asked, flag in (("scores", f"rte={DEV[4:]}"), ("predictions", f"rte={TEST}")):
+    for new, flag in (("scores", f"rte={DEV[4:]}"), ("predictions", f"rte={TEST}")):
         tasks = tasks_of_flags([flag])
-        # Of another step, and under another name, nothing is kept.
+        # There is no stored evaluation for another step or another name.
         check_kept_evaluations(files, 6, tasks)
         check_kept_evaluations(files, 5, [NamedTask("other", tasks[0].task)])
-        if allowed in (asked, "either"):
+        if allowed in (new, "either"):
             check_kept_evaluations(files, 5, tasks)
         else:
-            with pytest.raises(ConfigError, match=f"has {allowed}; allowed for {asked}: another name"):
+            with pytest.raises(ConfigError, match=f"has {allowed}; allowed for {new}: another name"):
                 check_kept_evaluations(files, 5, tasks)
 
 

@@ -1,4 +1,4 @@
-"""Prompts of stories match the paper's figures, and the likeliest choice a token is the answer."""
+"""The infilling task: prompts match the paper's figures, and answers have the highest likelihood."""
 
 import string
 
@@ -43,13 +43,13 @@ Which choice best fills in the missing entry?"""
 
 
 def story(entries=5, blank=2, **fields):
-    """Return a story as long as that of Figure 5, or another one."""
+    """Return a story, by default as long as the story of Figure 5."""
     texts = [f"Event {number} happens. It takes a while." for number in range(entries)]
     texts[blank] = "(blank)"
     return {"entries": texts, "choices": ["They rest.", "They run.", "They sing."], "label": 1, **fields}
 
 
-def test_the_prompt_is_that_of_figure_4(tmp_path):
+def test_the_prompt_matches_figure_4(tmp_path):
     path = write_lines(tmp_path / "s.jsonl", LETTER)
     ((question,), refused) = Infilling(path=path).questions(small_tokenizer())
     assert question.prompt == FIGURE_4
@@ -62,7 +62,7 @@ def test_the_prompt_is_that_of_figure_4(tmp_path):
     assert bare.choices == tuple(LETTER["choices"])
 
 
-def test_entries_and_labels_may_be_written_in_two_ways(tmp_path):
+def test_blanks_and_labels_have_two_notations(tmp_path):
     number = {**LETTER, "label": 3, "id": "letter"}
     number["entries"] = [entry or " (blank) " for entry in LETTER["entries"]]
     path = write_lines(tmp_path / "s.jsonl", LETTER, number, story())
@@ -74,33 +74,33 @@ def test_entries_and_labels_may_be_written_in_two_ways(tmp_path):
     assert third.groups == {"entries": 5}
 
 
-def test_letters_go_as_far_as_the_alphabet(tmp_path):
+def test_up_to_26_choices_have_letters(tmp_path):
     choices = [f"choice {letter}" for letter in string.ascii_uppercase]
     path = write_lines(tmp_path / "s.jsonl", story(choices=choices, label="Z"))
     ((question,), _) = Infilling(path=path).questions(small_tokenizer())
     assert question.references == ("(Z) choice Z",)
 
 
-def test_the_likeliest_choice_a_token_is_the_answer(tmp_path, monkeypatch):
+def test_the_answer_has_the_highest_likelihood_per_token(tmp_path, monkeypatch):
     path = write_lines(tmp_path / "s.jsonl", story(label="B"), story(label="C"))
     model = tiny_task_model()
-    # A token: -3, -2, -4; in sum the first is the highest.
+    # Per token: -3, -2, -4. The first has the highest sum.
     found = [Likelihood(-3.0, 1, False), Likelihood(-8.0, 4, False), Likelihood(-4.0, 1, False)]
-    asked = []
+    scored_choices = []
 
     def likelihoods(prompts, choices, progress):
-        asked.extend(choices)
+        scored_choices.extend(choices)
         return [found] * len(prompts)
 
     monkeypatch.setattr(model, "choice_likelihoods", likelihoods)
     result = Infilling(path=path).measure(model)
-    assert asked[0] == ("(A) They rest.", "(B) They run.", "(C) They sing.")
+    assert scored_choices[0] == ("(A) They rest.", "(B) They run.", "(C) They sing.")
     assert [one.answer for one in result.answers] == ["(B) They run."] * 2
     assert [one.metrics["accuracy"] for one in result.answers] == [1, 0]
     assert [one.metrics["accuracy_of_sums"] for one in result.answers] == [0, 0]
 
 
-def test_stories_can_be_taught(tmp_path):
+def test_stories_are_training_examples(tmp_path):
     path = write_lines(tmp_path / "s.jsonl", LETTER, story())
     tokenizer = tiny_task_model().tokenizer
     examples = Infilling(path=path).training_examples(tokenizer)

@@ -1,4 +1,4 @@
-"""Instruction tuning: records become examples in the form that `generate` asks in; bad ones are named."""
+"""Instruction tuning: dialogues, templates, examples and the loss of answers."""
 
 import pickle
 import re
@@ -43,7 +43,7 @@ def read(folder, records, **settings):
     return task_of(write_lines(folder / "a.jsonl", *records), **settings).read_turns()[0]
 
 
-def test_each_answer_is_learned_after_all_messages_before_it(tmp_path):
+def test_the_prompt_of_an_answer_has_all_earlier_messages(tmp_path):
     turns = read(tmp_path, RECORDS)
     path = tmp_path / "a.jsonl"
     assert [(turn.name.removeprefix(f"{path}: "), turn.response) for turn in turns] == [
@@ -51,20 +51,20 @@ def test_each_answer_is_learned_after_all_messages_before_it(tmp_path):
         *(("line 2 answer 1", "hello"), ("line 2 answer 2", "ciao")),
         ("line 3", "off"),
     ]
-    # A single message of the user stands as it is; a longer dialogue with its roles.
+    # A single user message is unchanged. A longer dialogue has roles.
     assert turns[0].prompt == "add one to ten"
     assert turns[3].prompt == "on"
     assert turns[1].prompt == "system:\nbe kind\n\nuser:\nhi\n\nassistant:\n"
     assert turns[2].prompt == f"{turns[1].prompt}hello\n\nuser:\nbye\n\nassistant:\n"
 
 
-def test_the_last_answer_alone(tmp_path):
+def test_turns_last_reads_only_the_last_answer(tmp_path):
     turns = read(tmp_path, RECORDS, turns="last")
     assert [turn.response for turn in turns] == ["eleven", "ciao", "off"]
     assert turns[1].name.endswith("line 2 answer 2")
 
 
-def test_a_template_of_ones_own(tmp_path):
+def test_a_custom_template_renders_the_prompt(tmp_path):
     template = (
         "{% for m in messages %}<{{ m['role'] }}>{{ m.content }}{% endfor %}{{ bos_token }}<{{ 'answer' }}>"
     )
@@ -72,7 +72,7 @@ def test_a_template_of_ones_own(tmp_path):
     assert turns[0].prompt == "<user>add one to ten<answer>"
 
 
-def test_examples_have_the_form_of_prompts(tmp_path):
+def test_examples_match_prompts(tmp_path):
     tokenizer, task = small_tokenizer(), task_of(write_lines(tmp_path / "a.jsonl", *RECORDS * 3))
     examples, (turns, _) = task.training_examples(tokenizer), task.read_turns()
     for_engine: object = examples
@@ -87,11 +87,11 @@ def test_examples_have_the_form_of_prompts(tmp_path):
         assert examples[number].target[-1] == vocabulary.END
         assert examples.lengths[number] == len(expected.context) + len(expected.target)
         assert examples.name_of(number) == turn.name
-    # They travel to the workers that make batches.
+    # Workers that make batches receive the task.
     assert pickle.loads(pickle.dumps(task)) == task
 
 
-def test_the_hash_is_that_of_all_examples(tmp_path):
+def test_the_hash_depends_on_all_examples(tmp_path):
     def sha256(records, **settings):
         task = task_of(write_lines(tmp_path / "a.jsonl", *records), **settings)
         return task.training_examples(small_tokenizer()).sha256
@@ -112,7 +112,7 @@ def test_the_hash_is_that_of_all_examples(tmp_path):
         ("{% for i in range(10**9) %}{% endfor %}", "OverflowError"),
     ],
 )
-def test_a_template_that_cannot_be_rendered(template, message, tmp_path):
+def test_a_template_that_fails_is_refused(template, message, tmp_path):
     with pytest.raises(TemplateFailed, match=re.escape(message)):
         ChatTemplate(template).render([{"role": USER, "content": "a"}])
     with pytest.raises(DataError, match=re.escape(f"line 1: its template cannot be rendered: {message}")):
@@ -120,7 +120,7 @@ def test_a_template_that_cannot_be_rendered(template, message, tmp_path):
 
 
 class FakeModel(TaskModel):
-    """A model that gives every token of an answer as many nats as the answer has letters."""
+    """A model with two tokens per character of an answer, and a loss per token of the answer's length."""
 
     def __init__(self):
         self.tokenizer = small_tokenizer()

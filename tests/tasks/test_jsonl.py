@@ -1,4 +1,4 @@
-"""Questions of a user's file are asked in every way that their metrics need."""
+"""The task jsonl: records, settings and metrics."""
 
 import math
 
@@ -20,20 +20,23 @@ CHOSEN = (
 )
 
 
-def ask(path, **settings):
+def read_questions(path, **settings):
     return JsonlTask(path=path, **settings).questions(small_tokenizer())
 
 
-def test_records_are_questions(tmp_path):
+def test_records_become_questions(tmp_path):
     path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
-    assert ask(path) == ([Question("x", "a b?", ("c", "d e")), Question("2", "f?", ("g é",))], [])
+    assert read_questions(path) == (
+        [Question("x", "a b?", ("c", "d e")), Question("2", "f?", ("g é",))],
+        [],
+    )
     path = write_lines(tmp_path / "c.jsonl", *CHOSEN)
-    questions, _ = ask(path, metrics=("accuracy",))
+    questions, _ = read_questions(path, metrics=("accuracy",))
     assert questions[0] == Question("1", "a?", ("c c",), ("b", "c c"))
     assert questions[1] == Question("2", "d?", ("e",), ("e", "f"))
 
 
-def test_fields_have_the_names_of_the_settings(tmp_path):
+def test_settings_name_the_fields(tmp_path):
     record = {"frage": "a?", "antwort": "b", "nr": 5, "tiefe": 3, "jahr": 1900}
     path = write_lines(tmp_path / "q.jsonl", record)
     task = task_of_flag(
@@ -47,14 +50,14 @@ def test_fields_have_the_names_of_the_settings(tmp_path):
 
 
 class AnsweringModel:
-    """Gives preset answers, and counts how it is asked."""
+    """Returns preset answers, and records its requests."""
 
     def __init__(self, answers=(), likelihoods=()):
         self.tokenizer = small_tokenizer()
-        self.answers, self.likelihoods, self.asked = answers, likelihoods, []
+        self.answers, self.likelihoods, self.requests = answers, likelihoods, []
 
     def prompts(self, questions, refused, max_tokens):
-        self.asked.append(max_tokens)
+        self.requests.append(max_tokens)
         return list(questions), list(questions), list(refused)
 
     def generate(self, prompts, max_tokens, progress):
@@ -62,25 +65,25 @@ class AnsweringModel:
         return self.answers
 
     def choice_likelihoods(self, prompts, choices, progress):
-        self.asked.append(choices)
+        self.requests.append(choices)
         progress(len(prompts), len(prompts))
         return self.likelihoods
 
 
 def measure(task, model, progress=None):
-    # Under test the model's type is checked; this one stands in for it.
+    # Skip the type check of tests, because the model is a fake.
     measure_unchecked = JsonlTask.measure.__wrapped__
     return measure_unchecked(task, model, progress or (lambda done, of_all: None))
 
 
-def test_written_answers_and_likelihoods_of_references(tmp_path):
+def test_generated_answers_and_likelihoods_are_scored(tmp_path):
     path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
     metrics = ("log_likelihood", "exact_match", "f1", "contains_verbatim")
     answers = [TextAnswer("It is D E.", 5, "[EOS]"), TextAnswer("x", 1, "max_tokens")]
     model = AnsweringModel(answers, [[Likelihood(-2.5, 1, False)], [Likelihood(-7.0, 2, True)]])
     shown = []
     result = measure(JsonlTask(path=path, metrics=metrics), model, lambda *done: shown.append(done))
-    assert model.asked == [64, [("c",), ("g é",)]]
+    assert model.requests == [64, [("c",), ("g é",)]]
     assert shown == [(2, 4), (4, 4)]
     first, second = result.answers
     assert dict(first.metrics) == pytest.approx(
@@ -101,13 +104,13 @@ def test_choices_are_scored_by_token_and_by_sum(tmp_path):
     model = AnsweringModel(likelihoods=found)
     metrics = ("accuracy", "accuracy_of_sums", "log_likelihood")
     first, second = measure(JsonlTask(path=path, metrics=metrics), model).answers
-    assert model.asked[0] == 0
+    assert model.requests[0] == 0
     assert first.metrics == {"accuracy": 1, "accuracy_of_sums": 0, "log_likelihood": -4}
     assert second.metrics == {"accuracy": 0, "accuracy_of_sums": 1, "log_likelihood": -3}
     assert (first.answer, second.answer) == ("c c", "f")
 
 
-def test_bits_per_byte_weighs_bytes(tmp_path):
+def test_bits_per_byte_is_a_mean_over_bytes(tmp_path):
     path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
     model = AnsweringModel(likelihoods=[[Likelihood(-2.0, 1, False)], [Likelihood(-6.0, 3, False)]])
     answers = measure(JsonlTask(path=path, metrics=("bits_per_byte",)), model).answers
@@ -116,7 +119,7 @@ def test_bits_per_byte_weighs_bytes(tmp_path):
     assert mean == pytest.approx((2 + 6) / math.log(2) / 5)
 
 
-def test_a_model_is_asked(tmp_path):
+def test_a_model_scores_the_choices(tmp_path):
     path = write_lines(tmp_path / "q.jsonl", CHOSEN[0])
     model = tiny_task_model()
     (scored,) = JsonlTask(path=path, metrics=("accuracy", "log_likelihood")).measure(model).answers
@@ -128,7 +131,7 @@ def test_a_model_is_asked(tmp_path):
     ]
 
 
-def test_the_same_file_can_be_taught(tmp_path):
+def test_questions_are_training_examples(tmp_path):
     tokenizer = small_tokenizer()
     path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
     examples = JsonlTask(path=path).training_examples(tokenizer)
@@ -138,7 +141,7 @@ def test_the_same_file_can_be_taught(tmp_path):
     assert examples.lengths.tolist() == [len(examples[n].context) + len(examples[n].target) for n in (0, 1)]
     again = JsonlTask(path=path).training_examples(tokenizer)
     assert again.sha256 == examples.sha256
-    # The same tokens, some of them on the other side.
+    # Another reference changes the hash.
     write_lines(tmp_path / "q.jsonl", {**WRITTEN[0], "reference": "d e"}, WRITTEN[1])
     assert JsonlTask(path=path).training_examples(tokenizer).sha256 != examples.sha256
     chosen = JsonlTask(path=write_lines(tmp_path / "c.jsonl", *CHOSEN), metrics=("accuracy",))

@@ -1,4 +1,4 @@
-"""Metrics of labels equal scikit-learn's and SciPy's, from means alone."""
+"""Metrics of labels, derived from means, match scikit-learn and SciPy."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def means_of(scores):
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=range(len(RECORDED)))
-def test_scores_of_classes_are_those_of_scikit_learn(case):
+def test_class_scores_match_scikit_learn(case):
     pairs = list(zip(case["labels"], case["predicted"], strict=True))
     means = means_of([class_scores(*pair) | confusion(*pair) for pair in pairs])
     assert means["accuracy"] == pytest.approx(case["accuracy"])
@@ -43,7 +43,7 @@ numbers = st.one_of(few_values, st.floats(-1e3, 1e3).map(lambda value: round(val
 
 
 @given(pairs=st.lists(st.tuples(few_values, numbers), min_size=2, max_size=30))
-def test_correlations_are_those_of_scipy(pairs):
+def test_correlations_match_scipy(pairs):
     labels, predicted = map(list, zip(*pairs, strict=True))
     scores = correlation_scores(labels, predicted)
     assert scores[0].keys() | confusion(1, 1).keys() == INNER_METRICS
@@ -60,10 +60,10 @@ def test_correlations_are_those_of_scipy(pairs):
     pairs=st.lists(st.tuples(few_values, numbers), min_size=2, max_size=30),
     drawn=st.lists(st.integers(0, 29), min_size=1, max_size=30),
 )
-# Rounding made 2 of this one.
+# A rounding error once gave this a correlation of 2.
 @example(pairs=[(0.0, 1.8), (0.0, 1.0), (5.0, 2.8)], drawn=[0, 0, 0])
 @example(pairs=[(0.1, 1.0), (0.1, 2.0), (0.1, 4.0)], drawn=[0, 1, 2])
-def test_correlations_of_resamples_are_those_of_numpy(pairs, drawn):
+def test_correlations_of_resamples_match_numpy(pairs, drawn):
     labels, predicted = map(np.array, zip(*pairs, strict=True))
     places = np.array(drawn) % len(pairs)
     scores = correlation_scores(labels.tolist(), predicted.tolist())
@@ -82,7 +82,7 @@ def test_correlations_of_resamples_are_those_of_numpy(pairs, drawn):
     pairs=st.lists(st.tuples(few_values, numbers), min_size=2, max_size=30),
     picked=st.sets(st.integers(0, 29), min_size=2),
 )
-def test_some_answers_have_the_correlations_that_scipy_finds_of_them_alone(pairs, picked):
+def test_correlations_of_a_subset_match_scipy(pairs, picked):
     places = sorted({place % len(pairs) for place in picked})
     scores = correlation_scores(*map(list, zip(*pairs, strict=True)))
     means = means_of(correlation_scores_within([scores[place] for place in places]))
@@ -96,7 +96,7 @@ def test_some_answers_have_the_correlations_that_scipy_finds_of_them_alone(pairs
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_not_finite_have_no_correlation(wrong):
+def test_correlations_of_infinite_or_nan_numbers_are_refused(wrong):
     for sides in (([1.0, wrong], [1.0, 2.0]), ([1.0, 2.0], [wrong, 2.0])):
         with pytest.raises(ValueError, match=f"^correlation: found {wrong}; allowed: finite numbers$"):
             correlation_scores(*sides)
@@ -104,12 +104,12 @@ def test_numbers_that_are_not_finite_have_no_correlation(wrong):
 
 
 def varies(values, places):
-    """Whether the values at places differ by more than rounding, beside what they have in common."""
+    """Return whether the values at `places` differ by more than rounding errors."""
     standardised = (values - values.mean()) / values.std()
     return standardised[places].var() > 1e-8 * (standardised[places] ** 2).mean()
 
 
-def test_numbers_that_hardly_differ_keep_their_correlation():
+def test_nearly_equal_numbers_keep_their_correlation():
     labels = [1.0, 2.0, 3.0, 4.0]
     means = means_of(correlation_scores(labels, [2.5 + 1e-9 * label for label in labels]))
     assert correlation_of_means(means, PEARSON) == pytest.approx(1, abs=1e-5)

@@ -1,4 +1,4 @@
-"""Your own labelled texts: their records, bad records, and the scores of a head's predictions."""
+"""Labelled texts: records, settings, classes, and scores of a head's predictions."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tests.trained_workdirs import small_tokenizer
 CLASSES = ("mail", "spam", "news")
 
 
-def test_records_are_texts_and_pairs(tmp_path):
+def test_records_hold_texts_or_pairs(tmp_path):
     path = write_lines(
         tmp_path / "a.jsonl",
         {"text": "abc", "label": "spam"},
@@ -47,7 +47,7 @@ def test_settings_name_the_fields(tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_scores_of_classes_and_groups(tmp_path, head_says, count):
+def test_classes_and_groups_are_scored(tmp_path, set_head_scores, count):
     rng = np.random.default_rng(count)
     labels, scores = rng.integers(count, size=40), rng.normal(size=(40, count))
     records = [
@@ -55,7 +55,7 @@ def test_scores_of_classes_and_groups(tmp_path, head_says, count):
     ]
     path = write_lines(tmp_path / "a.jsonl", *records)
     task = LabelledText(path=path, classes=CLASSES[:count], group_fields=("kind",))
-    head_says(scores.tolist())
+    set_head_scores(scores.tolist())
     result = task.measure(tiny_task_model())
     predicted = scores.argmax(axis=1)
     assert [answer.answer for answer in result.answers] == [CLASSES[number] for number in predicted]
@@ -63,7 +63,7 @@ def test_scores_of_classes_and_groups(tmp_path, head_says, count):
     assert means["accuracy"].mean == pytest.approx((labels == predicted).mean())
     assert list(means) == ["accuracy", *["matthews_correlation"] * (count == 2)]
     if count == 2:
-        # Of two classes it is Pearson's correlation.
+        # For two classes it equals Pearson's correlation.
         assert means["matthews_correlation"].mean == pytest.approx(np.corrcoef(labels, predicted)[0, 1])
     assert [answer.question.groups["kind"] for answer in result.answers] == [0, 1] * 20
     # [MASKED_LM], three bytes as tokens, [SEP].
@@ -73,7 +73,7 @@ def test_scores_of_classes_and_groups(tmp_path, head_says, count):
 
 
 def tuned_on(**stage):
-    """The configuration of a run with a head of two classes, as it is saved."""
+    """Return the saved configuration of a run with a head of two classes."""
     model = ModelConfig(name="bigs", head="classification", head_name="label", head_outputs=2)
     return Config(model=model, finetune=FinetuneConfig(stages={"1": {"length": 8, "rows": 2, **stage}}))
 
@@ -85,14 +85,14 @@ def test_classes_in_another_order_than_the_models_are_refused():
     stage = {"task": "labelled_text", "path": "train.jsonl"}
     for same in (
         tuned_on(**stage, classes=["spam", "mail"]),
-        # Of a task that is not known here, nothing is known of its classes.
+        # The classes of an unknown task are unknown.
         tuned_on(**stage | {"task": "of_another_program"}),
         tuned_on(**stage, classes=["spam"]),
     ):
         check_tasks(named, arms, same, None)
-    said = (
+    message = (
         "task post: found the classes spam, mail; allowed: mail, spam, in this order, the order of the "
         "scores of the model's head label"
     )
-    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         check_tasks(named, arms, tuned_on(**stage, classes=["mail", "spam"]), None)

@@ -1,4 +1,4 @@
-"""The harness gets from its class what a whole forward pass gives, and its own figures follow from that."""
+"""The adapter for the harness returns the results of a full forward pass."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def task_folder(tmp_path_factory):
-    """A folder of tasks, with the harness importable."""
+    """Write a folder of tasks, and make the harness importable."""
     folder = tmp_path_factory.mktemp("harness")
     (folder / "choice.jsonl").write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     for name, form in FORMS.items():
@@ -99,7 +99,7 @@ def models(parts):
 
 @pytest.fixture(scope="module")
 def by_hand(parts):
-    """Return a function: (prompt, tokens) -> log-probability of each token, by a pass over everything."""
+    """Return a function (prompt, tokens) -> log-probability of each token, by a full forward pass."""
     model, params, _ = parts
     apply = quick_jit(model.apply)
 
@@ -124,7 +124,7 @@ def evaluated(folder, model, *tasks):
 
 
 def expected_tokens(name, tokenizer, context, continuation):
-    """Return prompt and scored tokens as the format has them."""
+    """Return the prompt and the scored tokens in the format of an objective."""
     nothing = np.empty(0, np.int32)
     if name == "prefix_lm":
         marker = make_objective(name).marker
@@ -137,7 +137,7 @@ def expected_tokens(name, tokenizer, context, continuation):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_multiple_choice_has_the_scores_of_a_whole_pass(name, task_folder, models, parts, by_hand):
+def test_multiple_choice_matches_a_full_forward_pass(name, task_folder, models, parts, by_hand):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     tokenizer = parts[2]
@@ -165,7 +165,7 @@ def test_multiple_choice_has_the_scores_of_a_whole_pass(name, task_folder, model
         assert [answer.metrics[metric] for answer in answers] == accuracies[kind]
 
 
-def test_written_answers_are_those_of_generate(task_folder, models, parts):
+def test_generated_answers_match_generate(task_folder, models, parts):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     model, params, tokenizer = parts
@@ -179,7 +179,7 @@ def test_written_answers_are_those_of_generate(task_folder, models, parts):
     assert any(found)
 
 
-def test_whole_texts_are_read_from_the_start_token(task_folder, models, parts, by_hand):
+def test_rolling_likelihoods_match_a_full_forward_pass(task_folder, models, parts, by_hand):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     tokenizer, nothing = parts[2], Prompt(np.empty(0, np.int32), np.empty(0, np.int32))
@@ -190,11 +190,11 @@ def test_whole_texts_are_read_from_the_start_token(task_folder, models, parts, b
         assert sample["filtered_resps"][0] == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_harness_s_own_model_gives_the_same_of_an_export(task_folder, models, parts, torch_packages):
+def test_the_harness_scores_an_exported_model_the_same(task_folder, models, parts, torch_packages):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     config, (_, params, tokenizer) = micro_config(), parts
-    asked, expected = [task_folder], []
+    arguments, expected = [task_folder], []
     for name, options, tasks in (
         ("prefix_lm", "backend=seq2seq", ("choice", "written")),
         ("causal_lm", "add_bos_token=True", ("choice", "written")),
@@ -206,11 +206,11 @@ def test_the_harness_s_own_model_gives_the_same_of_an_export(task_folder, models
         if not folder.exists():
             write_transformers(folder, ExportedModel(own, params, tokenizer, 5), prompt_form(own))
         for task in tasks:
-            asked += [folder, options, f"letters_{task}"]
+            arguments += [folder, options, f"letters_{task}"]
             results = evaluated(task_folder, HarnessModel(models[name]), f"letters_{task}")
             expected.append([sample["filtered_resps"] for sample in results["samples"][f"letters_{task}"]])
-    said = subprocess.run(
-        [sys.executable, "-m", "tests.tasks.harness_hf", *map(str, asked)],
+    output = subprocess.run(
+        [sys.executable, "-m", "tests.tasks.harness_hf", *map(str, arguments)],
         env=os.environ
         | OFFLINE
         | {
@@ -221,10 +221,10 @@ def test_the_harness_s_own_model_gives_the_same_of_an_export(task_folder, models
         check=True,
     ).stdout
     texts = 0
-    for found, own in zip(json.loads(said.splitlines()[-1]), expected, strict=True):
+    for found, own in zip(json.loads(output.splitlines()[-1]), expected, strict=True):
         for one, other in zip(found, own, strict=True):
             if isinstance(other[0], str):
-                # Of bytes that are no text the two libraries show different replacements.
+                # The two libraries replace invalid bytes differently.
                 texts += "\ufffd" not in one[0]
                 assert "\ufffd" in one[0] or one == other
             elif isinstance(other[0], float):
@@ -236,13 +236,13 @@ def test_the_harness_s_own_model_gives_the_same_of_an_export(task_folder, models
 
 
 def request(*arguments):
-    """Return a request of document 3 of a missing task."""
+    """Return a request for document 3 of the task "mine"."""
     from lm_eval.api.instance import Instance
 
     return Instance("loglikelihood", {}, arguments, 0, ("mine", 3, 1))
 
 
-def test_prompts_of_contexts(task_folder, parts, models, by_hand, caplog):
+def test_long_and_empty_contexts_have_prompts(task_folder, parts, models, by_hand, caplog):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     tokenizer, nothing = parts[2], np.empty(0, np.int32)
@@ -279,7 +279,7 @@ def test_prompts_of_contexts(task_folder, parts, models, by_hand, caplog):
         ({"temperature": -1.0, "do_sample": True}, "generation_kwargs: temperature: found -1.0; allowed:"),
     ],
 )
-def test_settings_of_answers_that_cannot_be(settings, message, task_folder, models):
+def test_bad_generation_settings_are_refused(settings, message, task_folder, models):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     with pytest.raises(ConfigError) as error:
@@ -287,7 +287,7 @@ def test_settings_of_answers_that_cannot_be(settings, message, task_folder, mode
     assert message in str(error.value)
 
 
-def test_samples_of_one_context_differ(task_folder, models):
+def test_equal_sampling_requests_have_different_answers(task_folder, models):
     from birdie_jax.tasks.lm_harness import HarnessModel
 
     settings = {"until": "zz", "max_tokens": 8, "do_sample": True, "temperature": 3.0, "top_k": 200}
@@ -316,7 +316,7 @@ def test_unusable_requests_are_named(task_folder, models, parts):
         assert message in str(error.value)
 
 
-def test_the_tasks_of_the_paper_are_tasks_of_the_harness(task_folder):
+def test_the_harness_has_the_tasks_of_the_paper(task_folder):
     from lm_eval.tasks import TaskManager
 
     from birdie_jax.tasks.lm_harness import PAPER_TASKS
@@ -337,7 +337,7 @@ def test_the_tasks_of_the_paper_are_tasks_of_the_harness(task_folder):
         ({"model": "x", "step": 3}, "--model_args step: found a model, which has one checkpoint"),
     ],
 )
-def test_model_arguments_that_cannot_be(arguments, message, task_folder):
+def test_bad_model_arguments_are_refused(arguments, message, task_folder):
     from lm_eval.api.registry import get_model
 
     import birdie_jax.lm_eval  # noqa: F401
@@ -347,7 +347,7 @@ def test_model_arguments_that_cannot_be(arguments, message, task_folder):
     assert message in str(error.value)
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_harness_starts(task_folder):
+def test_an_unwritable_output_is_refused_before_the_harness_starts(task_folder):
     from birdie_jax.lm_eval import check_output
 
     before, file = sorted(task_folder.iterdir()), task_folder / "choice.jsonl"
@@ -361,7 +361,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_harness_starts(t
     assert sorted(task_folder.iterdir()) == before
 
 
-def test_options_that_the_command_adds(task_folder):
+def test_the_command_adds_default_options(task_folder):
     from birdie_jax.lm_eval import with_defaults
 
     added = ["--model", "birdie_jax", "--batch_size", "auto"]
@@ -371,7 +371,7 @@ def test_options_that_the_command_adds(task_folder):
     assert with_defaults(["--config", "x.yaml"]) == ["--config", "x.yaml"]
 
 
-def test_the_page_leads_to_a_table(task_folder, tmp_path):
+def test_the_command_of_the_page_prints_a_table(task_folder, tmp_path):
     """The command of docs/lm_harness.md runs the task that the page writes."""
     page = REPOSITORY / "docs/lm_harness.md"
     (task,) = [text for language, text in fenced_blocks(page.read_text()) if language == "yaml"]

@@ -1,4 +1,4 @@
-"""ContractNLI and QuALITY: their formats, bad records, and the scores of a head's predictions."""
+"""ContractNLI and QuALITY: samples, repeated identifiers, and scores of a head's predictions."""
 
 import re
 
@@ -20,14 +20,14 @@ def contract(name, output, whole="abc def\n\nghi.\n\njkl"):
     return {"id": name, "pid": f"{name}_0", "input": whole, "output": output}
 
 
-def test_a_contract_is_read_behind_its_hypothesis(tmp_path, head_says):
+def test_a_sample_is_hypothesis_and_contract(tmp_path, set_head_scores):
     path = write_lines(tmp_path / "a.jsonl", *(contract(name, CLASSES[n]) for n, name in enumerate("xyz")))
     task, tokenizer = ContractNLI(path=str(path)), small_tokenizer()
     examples = task.training_examples(tokenizer)
     assert tokenizer.decode(examples[0].context) == "[MASKED_LM]abc def[SEP]ghi.\n\njkl[SEP]"
     assert [int(examples[number].labels[0]) for number in range(3)] == [1, 2, 3]
     assert task.head == Head("classification", "contract_nli", 3, CLASSES)
-    head_says([[3, 1, 2], [0, 1, 2], [0, 1, 2]])
+    set_head_scores([[3, 1, 2], [0, 1, 2], [0, 1, 2]])
     result = task.measure(tiny_task_model())
     assert [answer.answer for answer in result.answers] == [CLASSES[0], CLASSES[2], CLASSES[2]]
     assert mean_scores(task, result.answers)["accuracy"].mean == pytest.approx(2 / 3)
@@ -46,7 +46,7 @@ def article(*questions, text="def ghi jkl"):
     return {"article_id": "7", "article": text, "questions": list(questions)}
 
 
-def test_each_option_is_read_with_its_question_and_the_article(tmp_path):
+def test_a_sample_is_question_with_option_and_article(tmp_path):
     path = write_lines(tmp_path / "dev.jsonl", article(question("p", 2)), article(question("q", 4)))
     task, tokenizer = Quality(path=str(path)), small_tokenizer()
     examples = task.training_examples(tokenizer)
@@ -61,23 +61,23 @@ def test_each_option_is_read_with_its_question_and_the_article(tmp_path):
     assert examples.name_of(1) == f"{path}: line 2: questions[0]"
 
 
-def test_options_are_chosen_by_their_scores(tmp_path, head_says):
+def test_the_answer_is_the_option_with_the_highest_score(tmp_path, set_head_scores):
     path = write_lines(
         tmp_path / "dev.jsonl", article(question("p", 2), question("q", 4, 1), question("r", 1, 1))
     )
     task = Quality(path=str(path))
-    head_says([[score] for score in (0, 5, 1, 2, 3, 2, 1, 0, 9, 8, 7, 6)])
+    set_head_scores([[score] for score in (0, 5, 1, 2, 3, 2, 1, 0, 9, 8, 7, 6)])
     result = task.measure(tiny_task_model())
     assert [answer.answer for answer in result.answers] == ["two", "one", "one"]
     assert [answer.metrics["accuracy"] for answer in result.answers] == [1, 0, 1]
     assert [answer.question.groups["difficult"] for answer in result.answers] == [0, 1, 1]
 
 
-def test_a_question_whose_options_are_too_long_is_reported_once(tmp_path, head_says):
+def test_a_question_with_long_options_is_reported(tmp_path, set_head_scores):
     path = write_lines(
         tmp_path / "dev.jsonl", article(question("p", 2)), article(question("q", 1), text="abc " * 40)
     )
-    head_says([[1.0]] * OPTIONS)
+    set_head_scores([[1.0]] * OPTIONS)
     result = Quality(path=str(path)).measure(tiny_task_model(max_length=64))
     assert [answer.question.name for answer in result.answers] == ["p"]
     assert all(line.startswith(f"{path}: line 2: questions[0]: has ") for line in result.refused)
@@ -95,12 +95,12 @@ P2, P1, Q1, R1 = question("p", 2), question("p", 1), question("q", 1), question(
     ],
 )
 def test_a_repeated_identifier_is_refused_with_its_article(tmp_path, articles, place, left):
-    """The id pairs the answers of two models. The ids of a refused article are free again."""
+    """Comparisons pair answers by id. The ids of a refused article become free."""
     path = write_lines(tmp_path / "dev.jsonl", *articles)
-    said = f"{place}: question_unique_id: found 'p', which line 1: questions[0] has; allowed: another"
-    message = f"{path}: 1 of 2 records are bad: {said}"
-    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+    message = f"{place}: question_unique_id: found 'p', which line 1: questions[0] has; allowed: another"
+    full_message = f"{path}: 1 of 2 records are bad: {message}"
+    with pytest.raises(DataError, match=f"^{re.escape(full_message)}$"):
         Quality(path=str(path)).questions()
     questions, refused = Quality(path=str(path), skip_bad_records=True).questions()
     assert [one.name for one in questions] == left
-    assert refused == [f"{path}: {said}"]
+    assert refused == [f"{path}: {message}"]

@@ -1,4 +1,4 @@
-"""The task of hidden tokens: what it hides, what it scores, and which models it asks."""
+"""The task masked_text: scores, windows, arms and errors."""
 
 import json
 import re
@@ -29,8 +29,8 @@ def path(tmp_path_factory):
     return path
 
 
-def test_scores_are_those_of_the_models_logits(path):
-    """Each window alone, from all logits in float64."""
+def test_scores_match_the_models_logits(path):
+    """The reference reads one window at a time and uses logits in float64."""
     task = MaskedText(path=str(path), window=30)
     answers = task.measure(tiny_task_model(rows=4)).answers
     model, params, tokenizer = tiny_model_parts()
@@ -55,16 +55,18 @@ def test_scores_are_those_of_the_models_logits(path):
     assert task.derived_metrics({"loss": 1e4}) == {"perplexity": sys.float_info.max}
 
 
-def test_a_window_that_is_too_long_or_too_short(path):
-    for window, said in ((63, "at most 62: the longest rows"), (7, "at least 8, the fewest tokens")):
-        with pytest.raises(ConfigError, match=f"task masked_text: window: found {window}; allowed: {said}"):
+def test_a_window_that_is_too_long_or_too_short_is_refused(path):
+    for window, message in ((63, "at most 62: the longest rows"), (7, "at least 8, the fewest tokens")):
+        with pytest.raises(
+            ConfigError, match=f"task masked_text: window: found {window}; allowed: {message}"
+        ):
             MaskedText(path=str(path), window=window).measure(tiny_task_model(max_length=64))
     (arm,) = mixture_from_arms({"hide": {"objective": "masked_lm", "min_length": 7}}).arms
     MaskedText(path=str(path), window=7).check_length(arm, 64)
 
 
-def test_texts_that_are_too_short_are_reported(tmp_path):
-    """Whole texts, and the rest of a longer one after its last window."""
+def test_short_texts_are_reported(tmp_path):
+    """The report includes short texts, and the rest of a text after its last whole window."""
     path = tmp_path / "held-out.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("xyz", "abcd " * 9, "pq")))
     tokens = [len(tiny_model_parts()[2].encode(text)) for text in ("xyz", "abcd " * 9, "pq")]
@@ -82,26 +84,26 @@ def test_texts_that_are_too_short_are_reported(tmp_path):
     assert str(raised.value) == f"{path}: holds no text of 8 tokens; allowed: at least one"
 
 
-def test_the_arms_of_tasks():
+def test_each_task_gets_its_arm():
     masked = NamedTask("a", MaskedText(path="x"))
-    asking = NamedTask("b", task_of_flag("perplexity:path=x"))
+    prompted = NamedTask("b", task_of_flag("perplexity:path=x"))
     encoder = make_mixture("masked_lm", 128).arms
     both = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}}).arms
     hide, go_on = both
     assert arms_of_tasks(encoder, None, [masked]) == AskedArms(encoder[0], encoder[0])
     assert arms_of_tasks(both, None, [masked]) == AskedArms(hide, hide)
-    assert arms_of_tasks(both, None, [asking]) == AskedArms(go_on, None)
-    asked = arms_of_tasks(both, None, [masked, asking])
-    assert asked == AskedArms(go_on, hide)
-    assert (asked.of(masked.task), asked.of(asking.task)) == (hide, go_on)
+    assert arms_of_tasks(both, None, [prompted]) == AskedArms(go_on, None)
+    arms = arms_of_tasks(both, None, [masked, prompted])
+    assert arms == AskedArms(go_on, hide)
+    assert (arms.of(masked.task), arms.of(prompted.task)) == (hide, go_on)
     with pytest.raises(PromptError, match=r"^the model was trained as an encoder, on masked_lm alone: "):
-        arms_of_tasks(encoder, None, [masked, asking])
+        arms_of_tasks(encoder, None, [masked, prompted])
     with pytest.raises(ConfigError, match="task masked_text: found a model trained on prefix_lm; allowed"):
         arms_of_tasks(both[1:], None, [masked])
 
 
 def test_the_named_arm_is_used(path, monkeypatch):
-    """By its marker, with the shares of the task."""
+    """Examples have the marker of the arm and the shares of the task."""
     markers = {"first": vocabulary.MASKED_LM, "second": vocabulary.COPYING, "third": None}
     fields = {"objective": "masked_lm", "rate": 0.5}
     arms = mixture_from_arms({name: fields | {"marker": of} for name, of in markers.items()}).arms
@@ -116,9 +118,9 @@ def test_the_named_arm_is_used(path, monkeypatch):
 
     monkeypatch.setattr(TaskModel, "fill_in", keep)
     for arm in arms:
-        asked = arms_of_tasks(arms, arm.name, [NamedTask("a", task)])
-        assert asked == AskedArms(arm, arm)
-        task.measure(tiny_task_model(arm_in_place=asked.in_place))
+        task_arms = arms_of_tasks(arms, arm.name, [NamedTask("a", task)])
+        assert task_arms == AskedArms(arm, arm)
+        task.measure(tiny_task_model(arm_in_place=task_arms.in_place))
     first, second, bare = given
     assert [text[1:] for text in first] == [text[1:] for text in second] == bare
     assert {text[0] for text in first} == {vocabulary.MASKED_LM}
@@ -127,20 +129,20 @@ def test_the_named_arm_is_used(path, monkeypatch):
     assert given[-1] == first
     markers, form = "its arms have different markers", "tasks in place cannot take its form"
     for name, why in (("masked_lm", markers), ("copying", form)):
-        said = f"objective {name!r}: {why}; allowed: the name of an arm that hides tokens: first, second"
-        with pytest.raises(PromptError, match=f"^{said}, third$"):
+        message = f"objective {name!r}: {why}; allowed: the name of an arm that hides tokens: first, second"
+        with pytest.raises(PromptError, match=f"^{message}, third$"):
             arms_of_tasks(arms, name, [NamedTask("a", task)])
 
 
-def test_unusable_tasks_are_refused_before_a_model_is_asked():
+def test_unusable_tasks_are_refused_before_the_model_runs():
     both = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}}).arms
-    asking = [NamedTask("text", task_of_flag("perplexity:path=x"))]
+    prompted = [NamedTask("text", task_of_flag("perplexity:path=x"))]
     long = [NamedTask("long", MaskedText(path="x", window=63))]
     encoder = Config(model=ModelConfig(name="bigs"))
-    check_tasks(asking, arms_of_tasks(both, None, asking), Config(), None)
+    check_tasks(prompted, arms_of_tasks(both, None, prompted), Config(), None)
     check_tasks(long, arms_of_tasks(both, None, long), encoder, 65)
     for tasks, message in (
-        (asking, "task text: found perplexity, which asks a model to"),
+        (prompted, "task text: found perplexity, which asks a model to"),
         (long, "task masked_text: window: found 63; allowed: at most 62: the longest rows that the model"),
     ):
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):

@@ -1,4 +1,4 @@
-"""Items among noise: what is asked, with the query before, after or without."""
+"""Noisy recall: sequences, questions and training examples, without a query, with it first or last."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SMALL = {"sequence_length": 20, "items": 3, "noise": 30, "keys": 12, "values": 1
     items=st.integers(1, 6),
     more=st.integers(0, 10),
 )
-def test_items_are_disjoint_and_all_else_is_noise(seed, query, items, more):
+def test_items_do_not_overlap_and_the_rest_is_noise(seed, query, items, more):
     size = 1 if query == "none" else 2
     task = NoisyRecall(
         query=query, sequence_length=max(2, items * size + more), items=items, noise=9, keys=7, values=8
@@ -36,7 +36,7 @@ def test_items_are_disjoint_and_all_else_is_noise(seed, query, items, more):
     assert sorted(drawn.asked.tolist()) == list(range(items))
 
 
-def test_places_are_uniform():
+def test_positions_of_items_are_uniform():
     task = NoisyRecall(query="last", sequence_length=5, items=1)
     rng = np.random.default_rng(0)
     places = np.bincount([task.draw_sequence(rng).places[0] for _ in range(4000)], minlength=5)
@@ -45,7 +45,7 @@ def test_places_are_uniform():
 
 
 @pytest.mark.parametrize("query", ["none", "first", "last"])
-def test_the_answer_of_a_question_can_be_read_off_its_prompt(query):
+def test_the_prompt_contains_the_answer(query):
     task = NoisyRecall(query=query, **SMALL)
     tokens = word_tokenizer().ordinary_tokens()
     keys, values = set(tokens[30:42].tolist()), set(tokens[42:52].tolist())
@@ -56,24 +56,24 @@ def test_the_answer_of_a_question_can_be_read_off_its_prompt(query):
         marker, *context = question.prompt_tokens
         assert marker == vocabulary.PREFIX_LM
         if query == "none":
-            found = [token for token in context if token in values]
-            assert question.reference_tokens == (*found, vocabulary.END)
-            wanted, stands_in = found[0], context
+            values_in_order = [token for token in context if token in values]
+            assert question.reference_tokens == (*values_in_order, vocabulary.END)
+            wanted, sequence = values_in_order[0], context
         else:
             key = context[0] if query == "first" else question.target_prefix[0]
             assert key in keys
-            stands_in = context[1:] if query == "first" else context
-            wanted = stands_in[stands_in.index(key) + 1]
+            sequence = context[1:] if query == "first" else context
+            wanted = sequence[sequence.index(key) + 1]
             end = (vocabulary.END,) if query == "first" else ()
             assert question.reference_tokens == (wanted, *end)
-        assert len(stands_in) == 20
-        assert question.groups["distance"] == 20 - stands_in.index(wanted)
+        assert len(sequence) == 20
+        assert question.groups["distance"] == 20 - sequence.index(wanted)
     fewer, _ = NoisyRecall(query=query, **{**SMALL, "num_sequences": 2}).questions(word_tokenizer())
     assert list(questions[:2]) == list(fewer)
 
 
 @pytest.mark.parametrize(("query", "positions"), [("none", 25), ("first", 24), ("last", 28)])
-def test_a_training_example_is_what_the_questions_ask(query, positions):
+def test_training_examples_match_the_questions(query, positions):
     task = NoisyRecall(query=query, **SMALL)
     examples = task.training_examples(word_tokenizer())
     questions, _ = task.questions(word_tokenizer())
@@ -82,12 +82,12 @@ def test_a_training_example_is_what_the_questions_ask(query, positions):
         assert example is not None
         assert len(example.context) + len(example.target) == positions
         assert tuple(example.context.tolist()) == question.prompt_tokens
-        asked = (*question.target_prefix, *question.reference_tokens)
-        assert tuple(example.target[: len(asked)].tolist()) == asked
+        target = (*question.target_prefix, *question.reference_tokens)
+        assert tuple(example.target[: len(target)].tolist()) == target
         assert example.target[-1] == vocabulary.END
     assert examples.draw(np.random.default_rng(0), positions - 1) is None
 
 
-def test_a_tokenizer_of_too_few_pieces_is_refused():
+def test_a_tokenizer_with_too_few_pieces_is_refused():
     with pytest.raises(ConfigError, match="found 5064 together; allowed: at most 143, the pieces of"):
         NoisyRecall(values=5000, keys=32, noise=32).questions(word_tokenizer())

@@ -1,4 +1,4 @@
-"""Copying, selective copying and deshuffling by length: prompts of the objectives' own formats."""
+"""Copying, selective copying and deshuffling by length: questions, passages and training examples."""
 
 from collections import Counter
 from itertools import pairwise
@@ -36,7 +36,7 @@ def split_at(tokens, separator):
     return [tokens[first + 1 : last] for first, last in pairwise(places)]
 
 
-def test_copying_asks_for_the_passage():
+def test_copying_questions_repeat_the_passage():
     task = CopyingByLength(lengths=(8, 21), questions_per_length=3)
     questions, refused = task.questions(word_tokenizer())
     assert not refused
@@ -51,7 +51,7 @@ def test_copying_asks_for_the_passage():
     assert len({question.prompt_tokens for question in questions}) == 6
 
 
-def test_whole_lines_are_those_of_no_document_for_training(tmp_path):
+def test_whole_lines_do_not_occur_in_training_documents(tmp_path):
     rng = np.random.default_rng(0)
     lines = ["".join(rng.choice(list("abcdefgh"), 6)) for _ in range(400)]
     for number in range(40):
@@ -65,9 +65,9 @@ def test_whole_lines_are_those_of_no_document_for_training(tmp_path):
     text = {"source": str(tmp_path), "validation_fraction": 0.3, "whole_lines": True}
     length = len(word_tokenizer().encode(lines[0]))
     task = CopyingByLength(lengths=(length,), questions_per_length=20, **text)
-    asked = {question.references[0] for question in task.questions(word_tokenizer())[0]}
-    assert len(asked) > 3
-    for line in asked:
+    requested = {question.references[0] for question in task.questions(word_tokenizer())[0]}
+    assert len(requested) > 3
+    for line in requested:
         assert line in lines
         assert split_of(written[line], 0.3) == "validation"
     with pytest.raises(DataError, match="found no line of 50 tokens in its validation split alone"):
@@ -76,7 +76,7 @@ def test_whole_lines_are_those_of_no_document_for_training(tmp_path):
         CopyingByLength(whole_lines=True)
 
 
-def test_spans_and_delimiters_have_the_lengths_that_are_set():
+def test_spans_and_delimiters_have_the_configured_lengths():
     one = {"span_length": (4, 4), "start_delimiter_length": (1, 1), "end_delimiter_length": (2, 2)}
     task = SelectiveCopyingByLength(lengths=(12,), questions_per_length=5, **one)
     for question in task.questions(word_tokenizer())[0]:
@@ -86,12 +86,12 @@ def test_spans_and_delimiters_have_the_lengths_that_are_set():
         assert question.special_tokens == (vocabulary.DONE,)
 
 
-def test_lengths_that_fit_rows_of_training():
+def test_settings_within_keeps_the_lengths_that_fit():
     assert CopyingByLength().settings_within(word_tokenizer(), 256) == {"lengths": [32, 64]}
     assert CopyingByLength().settings_within(word_tokenizer(), 32) == {}
 
 
-def test_questions_do_not_change_with_their_number():
+def test_questions_do_not_depend_on_their_number():
     few, _ = CopyingByLength(lengths=(8, 16), questions_per_length=2).questions(word_tokenizer())
     many, _ = CopyingByLength(lengths=(4, 8, 16), questions_per_length=5).questions(word_tokenizer())
     by_name = {question.name: question for question in many}
@@ -102,7 +102,7 @@ def test_questions_do_not_change_with_their_number():
     }
 
 
-def test_selective_copying_asks_for_spans_between_their_delimiters():
+def test_selective_copying_questions_have_spans_with_delimiters():
     task = SelectiveCopyingByLength(lengths=(128,), questions_per_length=5, spans=3)
     for question in task.questions(word_tokenizer())[0]:
         context, target = np.array(question.prompt_tokens), np.array(question.reference_tokens)
@@ -112,14 +112,14 @@ def test_selective_copying_asks_for_spans_between_their_delimiters():
         assert len(passage) == question.groups["length"] == 128
         spans = split_at(target[:-1], vocabulary.SEPARATOR)
         text = passage.tobytes()
-        asked = split_at(queries, vocabulary.SPAN_START)[1:]
-        assert len(spans) == len(asked) == 3
-        for query, span in zip(asked, spans, strict=True):
+        requested = split_at(queries, vocabulary.SPAN_START)[1:]
+        assert len(spans) == len(requested) == 3
+        for query, span in zip(requested, spans, strict=True):
             start, end = split_at(query, vocabulary.SPAN_END)
             assert np.concatenate([start, span, end]).tobytes() in text
 
 
-def test_deshuffling_asks_for_the_order_of_a_text(texts):
+def test_deshuffling_questions_restore_the_passage(texts):
     task = DeshufflingByLength(
         lengths=(16, 40), questions_per_length=4, source=str(texts), validation_fraction=0.5
     )
@@ -133,7 +133,7 @@ def test_deshuffling_asks_for_the_order_of_a_text(texts):
         assert any(passage in document.tobytes() for document in held_out)
 
 
-def test_training_reads_the_other_documents(texts):
+def test_training_uses_the_other_documents(texts):
     task = CopyingByLength(lengths=(16, 40), source=str(texts), validation_fraction=0.5)
     examples = task.training_examples(word_tokenizer())
     rng = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def test_training_reads_the_other_documents(texts):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 100))
-def test_random_passages_are_of_pieces_of_text(seed, length):
+def test_random_passages_contain_text_pieces(seed, length):
     passages = Passages(word_tokenizer(), None, "train")
     passage = passages.draw(np.random.default_rng(seed), length)
     assert passage.dtype == np.int32
@@ -160,7 +160,7 @@ def test_random_passages_are_of_pieces_of_text(seed, length):
     assert set(passage.tolist()) <= set(word_tokenizer().ordinary_tokens().tolist())
 
 
-def test_every_passage_is_as_likely(tmp_path):
+def test_all_passages_are_equally_likely(tmp_path):
     (tmp_path / "a.txt").write_text("ab")
     (tmp_path / "b.txt").write_text("cdef")
     tokenizer = word_tokenizer()

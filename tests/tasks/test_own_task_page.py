@@ -1,4 +1,4 @@
-"""The files and flags that docs/own_task.md shows are tasks, word for word."""
+"""The files and flags of docs/own_task.md work as printed."""
 
 import re
 from dataclasses import fields
@@ -29,7 +29,7 @@ def write_files():
     return list(files)
 
 
-def test_files_are_questions_of_the_tasks_that_are_shown(tmp_path, monkeypatch):
+def test_the_files_of_the_page_are_questions_of_its_tasks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_files() == ["questions.jsonl", "choices.jsonl", "all.jsonl"]
     kept, _ = filter_stories(read_stories("all.jsonl"), None, "", 0.85)

@@ -1,4 +1,4 @@
-"""Differences of metrics that follow from means equal NumPy's and SciPy's on the same resamples."""
+"""Differences of derived metrics match NumPy and SciPy on the same resamples."""
 
 import sys
 
@@ -33,7 +33,7 @@ def predicted_numbers(random):
     return predicted, correlation_scores(NUMBERS.tolist(), predicted.tolist())
 
 
-def losses_told(random):
+def predicted_losses(random):
     losses = random.gamma(2, size=COUNT)
     return losses, [{"accuracy": float(loss < 1), "loss": float(loss)} for loss in losses]
 
@@ -56,11 +56,11 @@ def pearson(places, predicted):
 
 
 def spearman(places, predicted):
-    # A resample keeps the ranks that answers have among all.
+    # A resample keeps the ranks among all answers.
     return np.corrcoef(scipy.stats.rankdata(NUMBERS)[places], scipy.stats.rankdata(predicted)[places])[0, 1]
 
 
-# The task, a model's predictions with their scores, and the metrics that are shown.
+# name -> (task, function that returns a model's predictions and scores, reported metrics)
 COMPARED = {
     "cola": (
         Glue(dataset="cola", path="x"),
@@ -76,7 +76,7 @@ COMPARED = {
     "stsb": (Glue(dataset="stsb", path="x"), predicted_numbers, {"spearman": spearman, "pearson": pearson}),
     "masked_text": (
         MaskedText(path="x"),
-        losses_told,
+        predicted_losses,
         {
             "accuracy": lambda places, losses: (losses[places] < 1).mean(),
             "loss": lambda places, losses: losses[places].mean(),
@@ -96,7 +96,7 @@ def answers(scores, weights=None):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_every_shown_metric_has_the_difference_of_paired_resamples(name):
+def test_differences_match_paired_resamples(name):
     task, predict, metrics = COMPARED[name]
     random = np.random.default_rng(2)
     predicted, scores = zip(*(predict(random) for _ in range(2)), strict=True)
@@ -120,7 +120,7 @@ def test_every_shown_metric_has_the_difference_of_paired_resamples(name):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_models_change_places(name):
+def test_swapped_models_have_opposite_differences(name):
     task, predict, _ = COMPARED[name]
     random = np.random.default_rng(3)
     first, second = (answers(predict(random)[1]) for _ in range(2))
@@ -142,7 +142,7 @@ def test_only_questions_that_both_answered_count():
     assert found["f1"].mean == pytest.approx(1 - f1(np.arange(25, 40), predicted))
 
 
-def test_answers_to_questions_of_both_are_ranked_among_themselves():
+def test_answers_to_shared_questions_are_ranked_among_themselves():
     random = np.random.default_rng(5)
     predicted, scores = zip(*(predicted_numbers(random) for _ in range(2)), strict=True)
     first, second = map(answers, scores)
@@ -152,7 +152,7 @@ def test_answers_to_questions_of_both_are_ranked_among_themselves():
     assert found["spearman"].mean == pytest.approx(other - one)
 
 
-def test_differences_of_the_largest_perplexities_are_numbers():
+def test_differences_of_the_largest_perplexities_are_finite():
     large, small = (answers([{"accuracy": 0.0, "loss": loss}]) for loss in (1e4, 2.0))
     for second, wanted in ((large, 0), (small, pytest.approx(-sys.float_info.max))):
         found, _ = paired_differences(MaskedText(path="x"), large, second)

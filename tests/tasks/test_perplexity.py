@@ -1,4 +1,4 @@
-"""Losses of texts match the model's logits, and every byte is counted once."""
+"""Perplexity: losses match the model's logits, and every byte counts once."""
 
 import itertools
 import json
@@ -29,14 +29,14 @@ TEXTS = ["abc de fgh ijk lmno abcd é✓ xyz. " * 3, "no de fgh", "k"]
 @quick_jit
 def all_logits(params, read):
     model, _, _ = tiny_model_parts()
-    # What is to the right of a token cannot change its logits.
+    # The layout is causal, so padding on the right does not change the logits.
     layout = packed_layout(jnp.ones_like(read), jnp.zeros_like(read, bool))
     hidden, _ = model.apply({"params": params}, read, layout, method=LanguageModel.hidden)
     return model.apply({"params": params}, hidden, method=LanguageModel.logits)[0]
 
 
 def losses_of_logits(tokens):
-    """Return the losses of a text alone, in float64, from all logits."""
+    """Return the losses of a text from its logits in float64."""
     read = jnp.array([[START, *tokens[:-1], *[START] * (128 - len(tokens))]], jnp.int32)
     logits = np.asarray(all_logits(tiny_model_parts()[1], read), np.float64)[: len(tokens)]
     chosen = logits[np.arange(len(tokens)), tokens]
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 
 
 def expected(window, stride, texts=TEXTS):
-    """Return (document, position, loss) of every token."""
+    """Return (document, position, loss) for every token."""
     tokenizer, found = small_tokenizer(), []
     for number, text in enumerate(texts):
         tokens = tokenizer.encode(text)
@@ -67,7 +67,7 @@ def expected(window, stride, texts=TEXTS):
 
 
 @pytest.mark.parametrize(("window", "stride"), [(2048, None), (16, 5)])
-def test_losses_are_those_of_the_models_logits(folder, window, stride):
+def test_losses_match_the_models_logits(folder, window, stride):
     task = Perplexity(path=str(folder), window=window, stride=stride)
     answers = task.measure(tiny_task_model(rows=4)).answers
     tokens = expected(window, stride or window)
@@ -81,7 +81,7 @@ def test_losses_are_those_of_the_models_logits(folder, window, stride):
     shown = mean_scores(task, answers)
     assert list(shown) == ["bits_per_byte", "tokens_per_byte", "loss", "perplexity"]
     assert shown["perplexity"].mean == pytest.approx(derived["perplexity"])
-    # An exponential keeps the order: the ends of one interval are those of the other.
+    # The exponential is monotonic, so it maps one interval to the other.
     for end in ("low", "high"):
         of_loss, of_perplexity = getattr(shown["loss"], end), getattr(shown["perplexity"], end)
         assert math.exp(of_loss) == pytest.approx(of_perplexity, rel=0.02)
@@ -98,8 +98,8 @@ def test_losses_are_those_of_the_models_logits(folder, window, stride):
         assert details["nats"] == pytest.approx(sum(t[2] for t in inside), rel=1e-4)
 
 
-def test_bytes_of_a_bucket_are_those_of_its_tokens(tmp_path):
-    # Every character of these is a token or several bytes' tokens of their own.
+def test_bytes_of_tokens_sum_to_the_size_of_the_text(tmp_path):
+    # Each of these characters is one token or several byte tokens.
     (tmp_path / "a.txt").write_text("✓é✓")
     tokenizer = small_tokenizer()
     (document,) = Perplexity(path=str(tmp_path)).documents(tokenizer)
@@ -111,14 +111,14 @@ def test_bytes_of_a_bucket_are_those_of_its_tokens(tmp_path):
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.data())
-def test_every_token_is_scored_once_with_its_context(tokens, window, data):
+def test_every_token_is_scored_once_with_enough_context(tokens, window, data):
     stride = data.draw(st.none() | st.integers(1, window))
     windows = list(windows_of(tokens, window, stride))
     scored = [token for one in windows for token in range(one.scored, one.end)]
     assert scored == list(range(tokens))
     for one in windows:
         assert one.start <= one.scored < one.end <= one.start + window
-        # Later windows have at least what the stride leaves before the first token that they score.
+        # Windows after the first have at least window - stride tokens before the first scored token.
         assert one.start == 0 or one.scored - one.start >= window - (stride or window)
 
 
@@ -127,7 +127,7 @@ def test_buckets_are_powers_of_two():
     assert {number: position_bucket(number) for number in buckets} == buckets
 
 
-def test_a_prepared_folder_is_the_text_that_it_was_made_of(folder, tmp_path):
+def test_a_prepared_folder_has_the_documents_of_its_source(folder, tmp_path):
     tokenizer = small_tokenizer()
     tokenizer.save(tmp_path / "tokenizer.model")
     source = tmp_path / "docs.jsonl"

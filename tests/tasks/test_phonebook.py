@@ -1,4 +1,4 @@
-"""The phone book of the paper's Figure 6: its form, what fits, what is asked and how answers are scored."""
+"""Phone books of the paper's Figure 6: format, sizes, questions, scores and training examples."""
 
 from dataclasses import replace
 from functools import cache
@@ -43,25 +43,25 @@ def book_of(prompt):
     return [Entry(*line.split(": ")) for line in lines]
 
 
-def asked_names(prompt):
+def requested_names(prompt):
     question = prompt.split("\n\n")[0] if prompt.startswith("What") else prompt.split("\n\n")[-1]
     names = question.split(" for ")[1].split("? Find")[0]
     return names.replace(", and ", ", ").replace(" and ", ", ").split(", ")
 
 
-def test_the_printed_parts_of_figure_6_to_the_letter():
+def test_the_prompt_matches_figure_6():
     entries = tuple(book_of(FIGURE))
-    names = asked_names(FIGURE)
+    names = requested_names(FIGURE)
     assert (len(entries), len(names)) == (8, 32)
-    asked = tuple(Entry(name, number) for name, number in zip(names, LABELS.split(", "), strict=True))
-    book = Book(entries, asked)
+    requested = tuple(Entry(name, number) for name, number in zip(names, LABELS.split(", "), strict=True))
+    book = Book(entries, requested)
     assert book.prompt(BookForm(2, "###-###-####", "both")) == FIGURE
     assert book.answer() == LABELS
-    # A number that is printed in both places.
-    assert dict(asked)["Matthew Zeigler"] == dict(entries)["Matthew Zeigler"]
+    # The figure prints this number in the book and in the labels.
+    assert dict(requested)["Matthew Zeigler"] == dict(entries)["Matthew Zeigler"]
 
 
-def test_the_question_is_only_before_or_after_the_book():
+def test_the_question_is_before_or_after_the_book():
     book = Book(
         (Entry("Ann Lee", "12"), Entry("Bo Ray", "34")), (Entry("Bo Ray", "34"), Entry("Ann Lee", "12"))
     )
@@ -78,15 +78,15 @@ def test_the_question_is_only_before_or_after_the_book():
     assert read_numbers(book.prompt(both)) == {"12", "34"}
 
 
-def test_a_question_may_be_the_names_alone():
+def test_a_question_may_be_only_names():
     entries = (Entry("Ann", "12"), Entry("Bo", "34"), Entry("Cy", "56"))
     form = BookForm(1, "##", "both", "names")
     listed = "Ann: 12\nBo: 34\nCy: 56"
     assert Book(entries, entries[1:2]).prompt(form) == f"Bo?\n\n{listed}\n\nBo?"
-    asked = Book(entries, (entries[2], entries[0]))
-    assert asked.prompt(replace(form, question_place="after")) == f"{listed}\n\nCy and Ann?"
-    assert asked.prompt(replace(form, question_place="before")) == f"Cy and Ann?\n\n{listed}"
-    assert read_numbers(asked.prompt(form)) == {"12", "34", "56"}
+    two = Book(entries, (entries[2], entries[0]))
+    assert two.prompt(replace(form, question_place="after")) == f"{listed}\n\nCy and Ann?"
+    assert two.prompt(replace(form, question_place="before")) == f"Cy and Ann?\n\n{listed}"
+    assert read_numbers(two.prompt(form)) == {"12", "34", "56"}
 
 
 @given(
@@ -124,7 +124,7 @@ def maker_of(place):
     positions=st.integers(40, 900),
     place=st.sampled_from(["both", "before", "after"]),
 )
-def test_a_book_fits_and_has_what_is_asked(seed, numbers, entries, positions, place):
+def test_a_book_fits_and_contains_the_answer(seed, numbers, entries, positions, place):
     maker = maker_of(place)
     made = maker.make(np.random.default_rng(seed), 1, numbers, entries, max_positions=positions)
     again = maker.make(np.random.default_rng(seed), 1, numbers, entries, max_positions=positions)
@@ -137,18 +137,18 @@ def test_a_book_fits_and_has_what_is_asked(seed, numbers, entries, positions, pl
     prompt = book.prompt(maker.form)
     assert np.array_equal(again.example.context, example.context)
     assert len(example.context) + len(example.target) <= positions
-    assert asked_names(prompt) == [entry.name for entry in book.asked]
+    assert requested_names(prompt) == [entry.name for entry in book.asked]
     assert len(book.asked) == numbers <= len(book.entries) <= max(numbers, entries)
     written = dict(book_of(prompt))
     assert len(written) == len(book.entries)
-    assert book.answer().split(", ") == [written[name] for name in asked_names(prompt)]
+    assert book.answer().split(", ") == [written[name] for name in requested_names(prompt)]
     assert example.context[0] == vocabulary.PREFIX_LM
     assert word_tokenizer().decode(example.context[1:]) == prompt
     assert word_tokenizer().decode(example.target[:-1]) == book.answer()
     assert example.target[-1] == vocabulary.END
 
 
-def test_as_many_entries_as_fit():
+def test_a_book_has_as_many_entries_as_fit():
     maker = BookMaker(word_tokenizer(), BookForm(2, "###-###-####", "both"))
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -157,7 +157,7 @@ def test_as_many_entries_as_fit():
         assert 4096 - 3 * maker.mean_entry < len(made.example.context) + 100 <= 4096
 
 
-def test_questions_are_spread_over_counts_and_do_not_change_with_their_number():
+def test_questions_cover_all_counts_and_do_not_depend_on_their_number():
     few, refused = Phonebook(**SMALL, num_questions=7).questions(word_tokenizer())
     many, _ = Phonebook(**SMALL, num_questions=48).questions(word_tokenizer())
     assert not refused
@@ -175,7 +175,7 @@ def test_questions_are_spread_over_counts_and_do_not_change_with_their_number():
     for question in many:
         book = dict(book_of(question.prompt))
         assert len(book) == question.groups["entries"]
-        assert question.references == (", ".join(book[name] for name in asked_names(question.prompt)),)
+        assert question.references == (", ".join(book[name] for name in requested_names(question.prompt)),)
         assert task.score(question, question.references[0]) == dict.fromkeys(METRICS, 1)
         # The marker, the start token, and an answer with a token for every character.
         answer = 4 * len("1234") + 3 * len(", ") + 2
@@ -199,7 +199,7 @@ BOOK = "Phonebook:\nAnn: 111\nBob: 222\nCid: 333\nDot: 444"
         ("the number, of Bob", (0, 0, 0, 0, 0)),
     ],
 )
-def test_an_answer_is_scored(answer, scores):
+def test_answers_are_scored(answer, scores):
     question = Question("0", BOOK, ("222, 444",))
     assert Phonebook().score(question, answer) == pytest.approx(dict(zip(METRICS, scores, strict=True)))
 
@@ -220,34 +220,34 @@ def fill_rows(task, length, rows, spacing=3):
 
 
 @pytest.mark.parametrize(("length", "rows"), [(1024, 40), (16_384, 6)])
-def test_rows_that_are_filled_one_book_after_another_are_nearly_full(length, rows):
+def test_books_fill_most_of_a_row(length, rows):
     assert fill_rows(Phonebook(), length, rows)[1] < 0.05
 
 
 def test_training_covers_all_sizes_and_no_book_of_the_evaluation():
     drawn, _ = fill_rows(Phonebook(**SMALL), 512, 50)
     prompts = [word_tokenizer().decode(example.context[1:]) for example in drawn]
-    assert {len(asked_names(prompt)) for prompt in prompts} == {1, 2, 3, 4}
+    assert {len(requested_names(prompt)) for prompt in prompts} == {1, 2, 3, 4}
     sizes = [len(book_of(prompt)) for prompt in prompts]
     assert min(sizes) == 4
     assert max(sizes) > 20
     questions, _ = Phonebook(**SMALL, num_questions=60).questions(word_tokenizer())
-    taught, asked = (
+    training, evaluation = (
         {book_of(prompt)[0].name for prompt in of} for of in (prompts, [q.prompt for q in questions])
     )
-    assert taught and asked and not taught & asked
+    assert training and evaluation and not training & evaluation
 
 
-def test_no_example_where_none_fits():
+def test_no_example_is_drawn_if_none_fits():
     examples = Phonebook(**SMALL).training_examples(word_tokenizer())
     assert examples.draw(np.random.default_rng(0), 30) is None
 
 
-def test_too_few_positions_for_the_smallest_book():
+def test_too_few_positions_are_refused():
     task = Phonebook(max_positions=512)
     with pytest.raises(ConfigError, match="max_positions: found 512; a book of 32 entries takes about "):
         task.questions(word_tokenizer())
-    # Training asks for fewer numbers if the row has no room for the others.
+    # Training uses fewer numbers if a row has no room for more.
     assert task.training_examples(word_tokenizer())
     with pytest.raises(ConfigError, match=r"found 100; a book of 8 entries takes about \d+ positions when"):
         Phonebook(max_positions=100).training_examples(word_tokenizer())
@@ -256,7 +256,7 @@ def test_too_few_positions_for_the_smallest_book():
 
 
 @pytest.mark.parametrize("length", [4096, 1024, 512, 256, 160])
-def test_settings_that_fit_rows_of_training_are_taken(length):
+def test_settings_within_fits_training_rows(length):
     task = Phonebook(num_questions=8, seed=3)
     found = task.settings_within(word_tokenizer(), length)
     fitted = task_of_flag(task_flag("phonebook", task, found))

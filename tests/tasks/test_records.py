@@ -1,4 +1,4 @@
-"""Records are read in order; every bad one is named by its line, and all are counted."""
+"""Records are read in order, and errors count bad records and name their lines."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def read(path, **options):
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
-def test_records_come_in_order(tmp_path, suffix):
+def test_records_are_read_in_order(tmp_path, suffix):
     path = tmp_path / f"q.{suffix}"
     text = (
         '\ufeff{"prompt": "one", "more": [1]}\r\n{"prompt": "zwei ✓", "id": "b"}\n{"prompt": "3", "id": 7}'
@@ -56,16 +56,16 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "said"), BAD)
-def test_a_bad_record_is_named_by_its_line(tmp_path, line, said):
+@pytest.mark.parametrize(("line", "message"), BAD)
+def test_a_bad_record_is_named_by_its_line(tmp_path, line, message):
     path = tmp_path / "q.jsonl"
     path.write_bytes(b'{"prompt": "a"}\n' + line + b"\n" + b'{"prompt": "c"}\n')
-    with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 3 records are bad: {said}")):
+    with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 3 records are bad: {message}")):
         read(path)
     records, refused = read(path, skip_bad=True)
     assert records == [("1", "a"), ("3", "c")]
     assert len(refused) == 1
-    assert refused[0].startswith(f"{path}: {said}")
+    assert refused[0].startswith(f"{path}: {message}")
 
 
 def test_all_bad_records_are_counted_and_the_first_are_named(tmp_path):
@@ -82,18 +82,18 @@ def test_all_bad_records_are_counted_and_the_first_are_named(tmp_path):
         read(path, skip_bad=True)
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
+def test_an_unreadable_file_is_refused(tmp_path):
     path = tmp_path / "q.jsonl"
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "a"}\n')[:-4])
-    for file, said in (
+    for file, message in (
         (path, "cannot be read: No such file or directory"),
         (tmp_path, "is a folder; allowed: a regular file"),
         (tmp_path / "pipe.jsonl", "is a named pipe (FIFO); allowed: a regular file"),
         (tmp_path / "cut.jsonl.gz", "is truncated or damaged"),
         ("http://x/y", "'http://x/y': found a URL that cannot be used; allowed: gs://BUCKET/..."),
     ):
-        with pytest.raises(DataError, match=re.escape(said)):
+        with pytest.raises(DataError, match=re.escape(message)):
             read(file)
     path.write_text("")
     with pytest.raises(
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
         read(path)
 
 
-def test_records_of_a_bucket(bucket_url):
+def test_records_are_read_from_a_bucket(bucket_url):
     from birdie_jax.storage import write_whole
 
     write_whole(f"{bucket_url}/q.jsonl", b'{"prompt": "a"}\n{"prompt": "b"}\n')
@@ -133,7 +133,7 @@ json_values = st.recursive(
         st.fixed_dictionaries({"prompt": json_values}) | json_values | st.binary(max_size=9), max_size=5
     )
 )
-def test_any_file_is_records_or_one_line_about_them(tmp_path_factory, lines):
+def test_any_file_gives_records_or_a_one_line_error(tmp_path_factory, lines):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     contents = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
     path.write_bytes(b"\n".join(contents))

@@ -1,4 +1,4 @@
-"""A task is found by its name, its settings are checked, and a flag says both."""
+"""Flags and config sections make tasks with checked settings."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -12,7 +12,7 @@ from birdie_jax.tasks import TASKS, Task, TaskResult, task_of_flag, task_of_sect
 
 @dataclass(frozen=True, kw_only=True)
 class Sums(Task):
-    """A task with settings of several types."""
+    """A task with settings of different types."""
 
     name: ClassVar[str] = "sums"
     main_metric: ClassVar[str] = "accuracy"
@@ -22,7 +22,7 @@ class Sums(Task):
     separator: str = ", "
 
     def measure(self, model, progress=None):
-        """Measure nothing."""
+        """Return an empty result."""
         del model, progress
         return TaskResult(())
 
@@ -42,12 +42,12 @@ def sums(monkeypatch):
         ('sums:words=["a","b,c"],count=2', Sums(words=("a", "b,c"), count=2)),
     ],
 )
-def test_a_flag_is_a_task_with_its_settings(text, made):
+def test_a_flag_makes_a_task_with_settings(text, made):
     assert task_of_flag(text) == made
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("products", "--task=products: task: found 'products'; allowed: "),
         ("sums:cuont=1", "--task=sums.cuont: unknown setting of sums; allowed: count, words, separator"),
@@ -57,19 +57,19 @@ def test_a_flag_is_a_task_with_its_settings(text, made):
         ("sums:count=1,count=2", "found the setting 'count=2'; allowed: name=value, each once"),
     ],
 )
-def test_unusable_flags(text, said):
+def test_bad_flags_are_refused(text, message):
     with pytest.raises(ConfigError) as caught:
         task_of_flag(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_section_is_a_task_with_its_settings():
+def test_a_section_makes_a_task_with_settings():
     assert task_of_section({"task": "sums", "count": 2}, "config.eval.tasks.mine") == Sums(count=2)
-    for section, said in (
+    for section, message in (
         ({"count": 2}, "config.eval.tasks.mine.task: missing; allowed: "),
         (3, "config.eval.tasks.mine: found 3; allowed: a section with the field task"),
         ({"task": "sums", "size": 1}, "config.eval.tasks.mine.size: unknown setting of sums"),
     ):
         with pytest.raises(ConfigError) as caught:
             task_of_section(section, "config.eval.tasks.mine")
-        assert said in str(caught.value)
+        assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Scores of heads that are not finite are refused by the name of the sample, whatever the task."""
+"""Every task refuses scores of heads that are not finite, and names the sample."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def of_spans(folder):
     [of_classes, of_numbers, of_predictions, of_own_texts, of_contracts, of_options, of_spans],
     ids=lambda make: make.__name__,
 )
-def test_every_task_names_the_sample(tmp_path, monkeypatch, make):
+def test_a_score_that_is_not_finite_names_the_sample(tmp_path, monkeypatch, make):
     task, where = make(tmp_path)
     head = task.head
     outputs = {"classification": head.outputs, "spans": 2}.get(head.kind, 1)
@@ -94,14 +94,14 @@ def test_every_task_names_the_sample(tmp_path, monkeypatch, make):
 
     monkeypatch.setattr(TaskModel, "head_scores", head_scores)
     for wrong in (np.nan, np.inf, -np.inf):
-        said = f"{where}: found {wrong} among the head's scores; allowed: finite numbers"
-        with pytest.raises(ScoreError, match=f"^{re.escape(said)}$"):
+        message = f"{where}: found {wrong} among the head's scores; allowed: finite numbers"
+        with pytest.raises(ScoreError, match=f"^{re.escape(message)}$"):
             task.measure(tiny_task_model())
 
 
 @pytest.mark.slow
-def test_evaluate_tells_it_in_one_line(tmp_path, monkeypatch):
-    """Of parameters that a checkpoint takes, as they are finite."""
+def test_evaluate_reports_the_error_in_one_line(tmp_path, monkeypatch):
+    """The parameters are finite, so the checkpoint is valid."""
     finite = trained_workdirs.random_params
 
     def too_large(config, vocab_size, seed):
@@ -121,8 +121,8 @@ def test_evaluate_tells_it_in_one_line(tmp_path, monkeypatch):
     ((status, output, errors),) = run_commands(
         [("evaluate", f"--workdir={tmp_path}/run", f"--task=glue:dataset=rte,path={path.parent}")]
     )
-    said = (
+    message = (
         f"birdie_jax.evaluate: {path}: line 2: found inf among the head's scores; allowed: finite numbers"
     )
-    assert (status, output, errors.splitlines()[-1]) == (1, "", said)
+    assert (status, output, errors.splitlines()[-1]) == (1, "", message)
     assert "Traceback" not in errors

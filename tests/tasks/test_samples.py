@@ -1,4 +1,4 @@
-"""The samples that heads read: their form, what is cut of them, and the examples that they are."""
+"""Samples for heads: format, truncation and training examples."""
 
 import numpy as np
 from hypothesis import given
@@ -13,7 +13,7 @@ def tokens(count, first=300):
     return np.arange(first, first + count, dtype=np.int32)
 
 
-def test_the_form_of_a_sample():
+def test_a_sample_has_marker_and_separators():
     assert sample_tokens([tokens(2)]).tolist() == [MASKED_LM, 300, 301, SEPARATOR]
     pair = [tokens(2), tokens(3, 400)]
     whole = [MASKED_LM, 300, 301, SEPARATOR, 400, 401, 402, SEPARATOR]
@@ -25,8 +25,8 @@ def test_the_form_of_a_sample():
 
 
 @given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=3), max_tokens=st.integers(0, 40))
-def test_the_longest_texts_are_cut(lengths, max_tokens):
-    """Cutting equals removing one token at a time from the longest text."""
+def test_the_longest_text_is_truncated_first(lengths, max_tokens):
+    """The result equals removing one token at a time from the longest text."""
     texts = [tokens(length) for length in lengths]
     cut = cut_longest(texts, max_tokens)
     wanted = list(lengths)

@@ -1,4 +1,4 @@
-"""Mean and spread over runs, of their newest checkpoints alone."""
+"""Mean and deviation of scores over runs, at their newest checkpoints."""
 
 import json
 import re
@@ -53,13 +53,13 @@ def runs(tmp_path):
         (workdir / "config.json").write_text(json.dumps(to_dict(micro_config()) | {"seed": seed}))
         metrics = {metric: scores[seed] for metric, scores in SCORES.items()}
         evaluated(workdir, [record("rte", metrics, 8)])
-        # The best one of a run is not its last one.
+        # An earlier checkpoint has the best scores.
         evaluated(workdir, [record("rte", {"accuracy": 1.0, "f1": 1.0}, 4)], step=4)
         workdirs.append(workdir)
     return workdirs
 
 
-def test_scores_are_of_the_newest_checkpoints(runs):
+def test_scores_are_from_the_newest_checkpoints(runs):
     found = {one.metric: one for one in summarise_seeds([str(run) for run in runs])}
     assert found.keys() == SCORES.keys()
     for metric, scores in SCORES.items():
@@ -68,13 +68,13 @@ def test_scores_are_of_the_newest_checkpoints(runs):
         assert found[metric].deviation == pytest.approx(statistics.stdev(scores))
 
 
-def test_predictions_without_scores_do_not_count(runs):
+def test_predictions_are_ignored(runs):
     evaluated(runs[0], [record("test", {}, 8)])
     assert {one.evaluation for one in summarise_seeds([str(run) for run in runs])} == {"rte"}
 
 
-def test_metrics_that_another_run_has_not_are_left_out(runs):
-    """Older records have the metrics that F1 follows from."""
+def test_metrics_that_a_run_lacks_are_left_out(runs):
+    """Older records contain the metrics that F1 is derived from."""
     for run in runs[:2]:
         evaluated(run, [record("rte", {"accuracy": 0.5, "positive": 0.25, "f1": 0.5}, 8)])
     assert [one.metric for one in summarise_seeds([str(run) for run in runs])] == ["accuracy", "f1"]
@@ -95,15 +95,15 @@ def change_config(run, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_an_unfinished_run_is_reported_before_its_missing_evaluations(runs):
-    """Evaluated, it would be refused all the same."""
+def test_an_unfinished_run_is_reported_before_missing_evaluations(runs):
+    """Adding the missing evaluations would not help an unfinished run."""
     (runs[1] / "checkpoints/8").rmdir()
     evaluated(runs[0], [record("mrpc", {"f1": 0.5}, 8)])
     with pytest.raises(ConfigError, match="found the last step 4, but 8 in"):
         summarise_seeds([str(run) for run in runs])
 
 
-# The last was evaluated on the way, and has no evaluation that the others lack.
+# In the last case, the run was evaluated before its end.
 REFUSED = [
     (lambda run: change_config(run, seed=0), "{1}: found seed 0, as in {0}; allowed: another seed"),
     (lambda run: change_config(run, data={}), "{1}: found another config.data than in {0}; allowed"),
@@ -119,10 +119,10 @@ def again(**fields):
     return record("rte", {"accuracy": 0.5, "f1": 0.5}, 8, **fields)
 
 
-@pytest.mark.parametrize(("change", "said"), REFUSED)
-def test_runs_that_do_not_repeat_each_other_are_refused(runs, change, said):
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_runs_that_differ_in_more_than_the_seed_are_refused(runs, change, message):
     change(runs[1])
-    with pytest.raises(ConfigError, match=f"^{re.escape(said.format(*runs))}"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message.format(*runs))}"):
         summarise_seeds([str(run) for run in runs])
     with pytest.raises(ConfigError, match=r"^--workdir: found 1; allowed: two or more runs$"):
         summarise_seeds([str(runs[0])])

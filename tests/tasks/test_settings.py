@@ -1,4 +1,4 @@
-"""Settings of tasks that cannot be, each refused before anything is read."""
+"""Bad settings of tasks are refused before a task reads data."""
 
 import pytest
 
@@ -72,8 +72,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("flag", "said"), REFUSED)
-def test_settings_that_cannot_be(flag, said):
+@pytest.mark.parametrize(("flag", "message"), REFUSED)
+def test_bad_settings_are_refused(flag, message):
     with pytest.raises(ConfigError) as refused:
         task_of_flag(flag)
-    assert said in str(refused.value)
+    assert message in str(refused.value)

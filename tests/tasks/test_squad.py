@@ -1,4 +1,4 @@
-"""The answerable questions of SQuAD files are asked in the paper's form, and whatever is bad is named."""
+"""SQuAD: questions in the paper's format, scores, and errors that name the location."""
 
 import copy
 import json
@@ -48,30 +48,30 @@ def write(path, value):
     return path
 
 
-def ask(path, **settings):
+def read_questions(path, **settings):
     return Squad(path=str(path), **settings).questions(small_tokenizer())
 
 
-def test_questions_have_the_form_of_the_paper(tmp_path):
+def test_questions_have_the_format_of_the_paper(tmp_path):
     path = write(tmp_path / "dev.json", content())
-    questions, refused = ask(path)
+    questions, refused = read_questions(path)
     assert questions == [
         Question("q1", f"{TOWER}\n\nWhen was it begun?", ("1173", "in 1173")),
         Question("q2", f"{TOWER}\n\nWhat leans?", ("The tower",)),
         Question("q3", f"{RIVER}\n\nWhat is the Arno?", ("a river",)),
     ]
     assert refused == []
-    assert ask(path, separator="")[0][1].prompt == f"{TOWER}What leans?"
+    assert read_questions(path, separator="")[0][1].prompt == f"{TOWER}What leans?"
 
 
 def test_unanswerable_questions_are_counted_and_reported(tmp_path):
     path = write(tmp_path / "dev-v2.json", content("v2.0"))
-    questions, refused = ask(path)
+    questions, refused = read_questions(path)
     assert [one.name for one in questions] == ["q1", "q2", "q3"]
     assert refused == [f"{path}: 1 unanswerable questions are not asked"]
 
 
-def test_settings_are_those_of_the_paper():
+def test_defaults_match_the_paper():
     task = task_of_flag("squad:path=dev.json")
     assert isinstance(task, Squad)
     assert task == Squad(path="dev.json")
@@ -90,8 +90,8 @@ def test_settings_are_those_of_the_paper():
     ],
 )
 def test_an_answer_is_scored_by_its_best_reference(answer, scores):
-    asked = Question("q1", "", ("1173", "in 1173"))
-    assert Squad(path="x").score(asked, answer) == pytest.approx(scores)
+    question_of_two = Question("q1", "", ("1173", "in 1173"))
+    assert Squad(path="x").score(question_of_two, answer) == pytest.approx(scores)
 
 
 def test_a_start_may_be_off_by_one_as_in_the_official_file(tmp_path):
@@ -101,17 +101,17 @@ def test_a_start_may_be_off_by_one_as_in_the_official_file(tmp_path):
         answer["answer_start"] = start
         path = write(tmp_path / "dev.json", value)
         if is_good:
-            assert len(ask(path)[0]) == 3
+            assert len(read_questions(path)[0]) == 3
         else:
             with pytest.raises(DataError, match=re.escape("found '1173' at answer_start")):
-                ask(path)
+                read_questions(path)
 
 
 Q1 = "data[0].paragraphs[0].qas[0]"
 
 
 def put(new, *path):
-    """Return a change of a file: another value at a place, or with `...` none."""
+    """Return a function that sets the value at a path of a file; `...` deletes it."""
 
     def change(value):
         *inner, last = path
@@ -129,7 +129,7 @@ FIRST = ("data", 0, "paragraphs", 0, "qas", 0)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (drop("data"), "has no field 'data'; its fields are ['version']"),
         (put({}, "data"), "data: found {} (dict); allowed: a list of Any"),
@@ -150,23 +150,23 @@ FIRST = ("data", 0, "paragraphs", 0, "qas", 0)
         (put("1174", *FIRST, "answers", 0, "text"), "found '1174' at answer_start 42, where the context"),
     ],
 )
-def test_errors_name_the_place(tmp_path, change, said):
+def test_errors_name_the_location(tmp_path, change, message):
     value = copy.deepcopy(content())
     change(value)
     path = write(tmp_path / "dev.json", value)
     with pytest.raises(DataError) as caught:
-        ask(path)
+        read_questions(path)
     assert f"{path}: 1 of " in str(caught.value)
     assert " records are bad: " in str(caught.value)
-    assert said in str(caught.value)
-    if said.startswith(("data[0].paragraphs", Q1)):
-        questions, refused = ask(path, skip_bad_records=True)
+    assert message in str(caught.value)
+    if message.startswith(("data[0].paragraphs", Q1)):
+        questions, refused = read_questions(path, skip_bad_records=True)
         assert 0 < len(questions) < 3
-        assert said in refused[0]
+        assert message in refused[0]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is empty; allowed: a JSON file of SQuAD v1.1 or v2.0"),
         ('{"data": [', "is not JSON: Expecting value (line 1, character 11)"),
@@ -175,14 +175,14 @@ def test_errors_name_the_place(tmp_path, change, said):
         ('{"data": "\\ud800"}', "found the lone surrogate '\\ud800'"),
     ],
 )
-def test_a_file_that_is_no_squad(tmp_path, text, said):
+def test_a_file_of_another_format_is_refused(tmp_path, text, message):
     path = write(tmp_path / "dev.json", text)
-    with pytest.raises(DataError, match=re.escape(said)) as caught:
-        ask(path)
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        read_questions(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_model_is_asked(tmp_path):
+def test_a_model_answers_the_questions(tmp_path):
     path = write(tmp_path / "dev.json", content("v2.0"))
     model = tiny_task_model()
     task = Squad(path=str(path), max_tokens=4)
@@ -190,17 +190,17 @@ def test_a_model_is_asked(tmp_path):
     assert [one.question.name for one in result.answers] == ["q1", "q2", "q3"]
     for one in result.answers:
         assert one.metrics == task.score(one.question, one.answer)
-        # With the marker of prefix_lm and the start token.
+        # The prompt has the marker of prefix_lm and the start token.
         expected = len(model.tokenizer.encode(one.question.prompt)) + 2
         assert one.question.groups[LENGTH_GROUP] == expected
         assert one.details["tokens"] <= 4
     assert len(result.refused) == 1
 
 
-def test_a_part_of_the_file_is_asked_evenly(tmp_path):
-    asked = [question(f"q{number}", "What leans?", ("The tower", 0)) for number in range(7)]
-    data = [{"title": "Pisa", "paragraphs": [{"context": TOWER, "qas": asked}]}]
+def test_max_questions_spreads_questions_over_the_file(tmp_path):
+    entries = [question(f"q{number}", "What leans?", ("The tower", 0)) for number in range(7)]
+    data = [{"title": "Pisa", "paragraphs": [{"context": TOWER, "qas": entries}]}]
     path = write(tmp_path / "dev.json", {"version": "1.1", "data": data})
     for limit, kept in ((1, [0]), (2, [0, 3]), (3, [0, 2, 4]), (7, range(7)), (9, range(7))):
-        questions, _ = ask(path, max_questions=limit)
+        questions, _ = read_questions(path, max_questions=limit)
         assert [one.name for one in questions] == [f"q{number}" for number in kept]

@@ -1,4 +1,4 @@
-"""SQuAD by spans: windows cover a context, labels are the answer's tokens, and scores the official ones."""
+"""SQuAD with spans: windows cover a context, labels mark answers, and scores match the official script."""
 
 import json
 
@@ -44,7 +44,7 @@ def place_of(label):
 
 
 @given(text=st.text(st.sampled_from("ab é日▁\n"), max_size=30))
-def test_the_characters_of_tokens_are_those_of_the_text(text):
+def test_offsets_of_tokens_cover_the_text(text):
     tokenizer = small_tokenizer()
     tokens, offsets = tokenizer.encode_with_offsets(text)
     np.testing.assert_array_equal(tokens, tokenizer.encode(text))
@@ -67,11 +67,11 @@ def test_windows_cover_a_context(count, room, data):
             assert (begin, end) == ((token - 300, token - 299) if token >= 300 else (-1, -1))
             seen.add(begin)
     assert seen - {-1} == set(range(count))
-    # None that shows nothing new.
+    # Every window has tokens that no earlier window has.
     assert len(windows) == 1 or (len(windows) - 2) * stride + room < count
 
 
-def test_labels_are_the_tokens_of_the_answer(path):
+def test_labels_mark_the_tokens_of_the_answer(path):
     tokenizer, spans = small_tokenizer(), {"q1": "ghi jkl", "q2": "fég", "q4": "hij klm noa"}
     questions, _ = task(path).read()
     whole = 0
@@ -118,10 +118,10 @@ def span_of(text):
     return (CONTEXT.index(text), CONTEXT.index(text) + len(text)) if text else None
 
 
-def measured(monkeypatch, asking, say):
-    """Return the answers by their names; the head says `say(question, window, its place, scores)`."""
+def measure_with_scores(monkeypatch, squad, set_scores):
+    """Return the answers by name. `set_scores(name, window, number, scores)` sets the scores in place."""
     tokenizer = small_tokenizer()
-    windows = [(one.name, window) for one in asking.read()[0] for window in asking.windows(one, tokenizer)]
+    windows = [(one.name, window) for one in squad.read()[0] for window in squad.windows(one, tokenizer)]
 
     def head_scores(model, examples, progress):
         del model, progress
@@ -129,25 +129,25 @@ def measured(monkeypatch, asking, say):
         for number, ((name, window), example) in enumerate(zip(windows, examples, strict=True)):
             np.testing.assert_array_equal(example.context, window.tokens)
             found.append(np.zeros((len(window.tokens), 2), np.float32))
-            say(name, window, number, found[-1])
+            set_scores(name, window, number, found[-1])
         return found
 
     monkeypatch.setattr(TaskModel, "head_scores", head_scores)
     assert len(windows) > 8
-    return {answer.question.name: answer for answer in asking.measure(tiny_task_model()).answers}
+    return {answer.question.name: answer for answer in squad.measure(tiny_task_model()).answers}
 
 
-def test_scores_are_those_of_the_official_script(path, monkeypatch):
-    """A head that finds the second answer and a part of the first, none of the third, and a wrong one."""
+def test_scores_match_the_official_script(path, monkeypatch):
+    """The head predicts a part of an answer, an answer, no answer and a wrong answer."""
     predicted = {"q1": "ghi", "q2": "fég", "q3": None, "q4": "mno"}
 
-    def say(name, window, number, scores):
+    def set_scores(name, window, number, scores):
         del number
         begin, end = place_of(window.label(span_of(predicted[name])))
-        # Where a window has not the answer it gives none, less sure than the others of their spans.
+        # A window without the answer predicts no answer, with a lower score than a span.
         scores[begin, 0] = scores[end, 1] = 5.0 if begin or predicted[name] is None else 1.0
 
-    by_name = measured(monkeypatch, task(path), say)
+    by_name = measure_with_scores(monkeypatch, task(path), set_scores)
     assert {name: answer.answer or None for name, answer in by_name.items()} == predicted
     assert [by_name[name].metrics["exact_match"] for name in predicted] == [0, 1, 1, 0]
     assert [by_name[name].metrics["f1"] for name in predicted] == [pytest.approx(2 / 3), 1, 1, 0]
@@ -158,30 +158,30 @@ def test_scores_are_those_of_the_official_script(path, monkeypatch):
 @pytest.mark.parametrize(
     ("threshold", "given"), [(-0.5, ""), (0.0, ""), (1.9, ""), (2.1, "fég"), (9.0, "fég")]
 )
-def test_no_answer_has_to_be_better_by_the_threshold(path, monkeypatch, threshold, given):
-    """By the least of its scores of all windows, here 2 above the best span of any."""
+def test_no_answer_must_exceed_the_best_span_by_the_threshold(path, monkeypatch, threshold, given):
+    """The smallest score of no answer over all windows is 2 above the best span."""
 
-    def say(name, window, number, scores):
+    def set_scores(name, window, number, scores):
         del name
         begin, end = place_of(window.label(span_of("fég")))
         scores[begin, 0] = scores[end, 1] = 1.5
-        # No answer has 5 or more in each window.
+        # No answer scores 5 or 6.
         scores[0] = (2.0, 3.0 + number % 2)
 
-    answers = measured(monkeypatch, task(path, no_answer_threshold=threshold), say)
+    answers = measure_with_scores(monkeypatch, task(path, no_answer_threshold=threshold), set_scores)
     assert {answer.answer for answer in answers.values()} == {given}
     assert [answers[name].metrics["exact_match"] for name in ("q2", "q3")] == [bool(given), not given]
     assert answers["q2"].details["no_answer_score"] - answers["q2"].details["score"] == pytest.approx(2.0)
 
 
-def test_questions_without_an_answer_are_left_out_of_version_1(path):
+def test_questions_without_an_answer_are_skipped_for_version_1(path):
     questions, refused = task(path, no_answer=False).read()
     assert [question.name for question in questions] == ["q1", "q2", "q4"]
     where = f"{path}: data[0].paragraphs[0].qas[2]"
     assert refused == [f"{where}: has no answer; no_answer=True asks such questions"]
 
 
-def test_rows_that_a_model_has_not_learned_are_refused(path):
+def test_windows_longer_than_training_rows_are_refused(path):
     assert task_of_flag(f"squad_spans:path={path},max_positions=68,stride=1")
     with pytest.raises(ConfigError, match="max_positions: found 384; allowed: at most 128, the"):
         SquadSpans(path=str(path)).check_length(None, 128)

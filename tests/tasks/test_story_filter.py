@@ -1,4 +1,4 @@
-"""Near duplicates match a comparison of all pairs; a majority is more than half of the judges."""
+"""The story filter: near duplicates, majorities of votes, and the command."""
 
 import json
 import random
@@ -39,7 +39,7 @@ stories = st.lists(st.lists(words, max_size=14).map(" ".join), max_size=14)
 
 
 @given(stories, st.sampled_from([0.15, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 1.0]))
-def test_near_duplicates_are_those_of_all_pairs(texts, threshold):
+def test_near_duplicates_match_a_comparison_of_all_pairs(texts, threshold):
     assert find_near_duplicates(texts, threshold) == by_all_pairs(texts, threshold)
 
 
@@ -58,18 +58,18 @@ def test_near_duplicates_among_many_stories():
     assert len(found) >= 40
 
 
-def test_words_are_those_of_a_text():
+def test_words_ignore_case_and_punctuation():
     assert word_set("The cat, the CAT's hat! 3.5 Straße") == {"the", "cat", "s", "hat", "3", "5", "strasse"}
     assert similarity(word_set("a b c"), word_set("b c d")) == 0.5
-    # 17 of 20 words is 0.85 to the last bit.
+    # 17 of 20 words is exactly the decimal 0.85.
     twenty = " ".join(map(str, range(20)))
     assert find_near_duplicates([twenty, " ".join(map(str, range(17)))], 0.85) == {1: 0}
     assert find_near_duplicates([twenty, " ".join(map(str, range(16)))], 0.85) == {}
     assert find_near_duplicates(["...", "a", "!"], 0.85) == {2: 0}
 
 
-def test_the_first_stays_and_no_two_that_stay_are_near_duplicates():
-    # The second is similar to both others, which are not similar to one another.
+def test_the_first_of_near_duplicates_is_kept():
+    # The second text is similar to both others, but these are not similar to each other.
     texts = ["a b c d", "b c d e", "c d e f"]
     assert find_near_duplicates(texts, 0.6) == {1: 0}
     for threshold in (0.0, -1.0, 1.5):
@@ -89,15 +89,15 @@ def test_a_majority_is_more_than_half(votes):
 
 
 @pytest.mark.parametrize(
-    ("votes", "said"),
+    ("votes", "message"),
     [
         ([Vote("a", "m", True)], "v.jsonl: found no vote of m on 'b'; allowed: a vote of each of 1 judges"),
         ([Vote("a", "m", True), Vote("a", "m", True)], "v.jsonl: found two votes of m on 'a'; allowed:"),
         ([Vote("c", "m", True)], "v.jsonl: found votes on 'c', which is no story of --input; allowed:"),
     ],
 )
-def test_votes_that_do_not_decide(votes, said):
-    with pytest.raises(DataError, match=re.escape(said)):
+def test_missing_repeated_and_unknown_votes_are_refused(votes, message):
+    with pytest.raises(DataError, match=re.escape(message)):
         filter_stories([some_story("a"), some_story("b")], votes, "v.jsonl", 0.85)
 
 
@@ -119,7 +119,7 @@ def record(words, **fields):
     return {"entries": [words, None], **choices, **fields}
 
 
-def test_files_of_stories_and_votes(tmp_path):
+def test_stories_and_votes_are_read(tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps(record("a b")) + "\n" + json.dumps(record("c", id="x")) + "\n")
     first, second = read_stories(str(path))
@@ -138,7 +138,7 @@ def run(*arguments):
         command.main([])
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command_filters_stories(tmp_path, capsys):
     stories, votes, output = (tmp_path / name for name in ("all.jsonl", "votes.jsonl", "kept.jsonl"))
     records = [record("the cat sat"), record("The cat sat!"), record("a dog ⋯", id=7), record("no one")]
     stories.write_text("".join(json.dumps(one) + "\n" for one in records))
@@ -166,7 +166,7 @@ def test_the_command(tmp_path, capsys):
 def test_the_command_refuses_unusable_flags(tmp_path):
     stories = tmp_path / "all.jsonl"
     stories.write_text(json.dumps(record("the cat sat")) + "\n")
-    for arguments, said in (
+    for arguments, message in (
         ((f"--input={stories}", f"--output={tmp_path}/x", "--similarity=0"), "--similarity: found 0.0;"),
         (
             (f"--input={stories}", f"--output={stories}"),
@@ -175,5 +175,5 @@ def test_the_command_refuses_unusable_flags(tmp_path):
         ((f"--input={tmp_path}/none.jsonl", f"--output={tmp_path}/x"), f"{tmp_path}/none.jsonl: cannot"),
         ((f"--input={stories}", f"--output={tmp_path}/no/x"), f"--output={tmp_path}/no/x: found no folder"),
     ):
-        with pytest.raises(BirdieError, match=f"^{re.escape(said)}"):
+        with pytest.raises(BirdieError, match=f"^{re.escape(message)}"):
             run(*arguments)

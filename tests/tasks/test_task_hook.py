@@ -1,4 +1,4 @@
-"""Tasks that are measured while a run trains: when, what is logged, and with which parameters."""
+"""Tasks measured during training: schedule, logged scores, errors and the stop rule."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ GO_ON = "task size: found lengths, which asks a model to"
 @pytest.mark.parametrize(
     ("objectives", "message"), [(["masked_lm"], ENCODER), (["masked_lm", "prefix_lm"], GO_ON)]
 )
-def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, objectives, message):
+def test_a_task_that_the_model_cannot_do_is_refused_before_training(tmp_path, objectives, message):
     config = micro_config()
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, name="bigs"))
     parts = parts_of(config, tmp_path)
@@ -54,18 +54,18 @@ def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, obje
         TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), arms, Processes())
 
 
-def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
+def test_a_task_without_scores_is_refused_before_training(tmp_path):
     named = NamedTask("rte", Glue(dataset="rte", path="x", split="test"))
     parts = parts_of(micro_config(), tmp_path)
-    said = (
+    message = (
         "config.eval.tasks.rte: found glue of a split without labels; allowed: a split with labels; use "
         "evaluate --predictions for one without"
     )
-    with pytest.raises(ConfigError, match=f"^{said}$"):
+    with pytest.raises(ConfigError, match=f"^{message}$"):
         TaskEvaluation(parts, [named], small_tokenizer(), [ARM], Processes())
 
 
-def test_bad_data_is_reported_before_a_run_trains(tmp_path):
+def test_bad_data_is_reported_before_training(tmp_path):
     named = [NamedTask("mine", JsonlTask(path="none.jsonl"))]
     with pytest.raises(DataError, match=r"^config\.eval\.tasks: .*none\.jsonl"):
         TaskEvaluation(parts_of(micro_config(), tmp_path), named, small_tokenizer(), [ARM], Processes())
@@ -81,7 +81,7 @@ def call(reported, *, stops=False):
 
 
 def test_a_run_logs_the_scores_of_its_tasks(tmp_path, capsys):
-    """Other parameters later use the same programs; skipped questions are printed once."""
+    """The hook measures new parameters, and prints skipped questions once."""
     hook = make_hook(tmp_path)
     for seed in (0, 1):
         reported, state = [], state_of(seed)
@@ -99,25 +99,25 @@ def test_a_run_logs_the_scores_of_its_tasks(tmp_path, capsys):
             "task/size/not_asked": len(Lengths.sizes) + 1 - len(answers),
         }
         assert reported == ["size, its first questions", "size, 8 of 8 questions"]
-    said = "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
-    assert capsys.readouterr().out == said
+    message = "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
+    assert capsys.readouterr().out == message
 
 
 def test_scores_that_are_not_finite_end_a_run(tmp_path, monkeypatch):
-    """As a loss that is not finite does."""
+    """A loss that is not finite raises the same error."""
 
     def measure(task, model, progress):
         raise ScoreError("a.tsv: line 2: found nan among the head's scores; allowed: finite numbers")
 
     monkeypatch.setattr(Lengths, "measure", measure)
-    said = (
+    message = (
         r"^step 4: task size: a\.tsv: line 2: found nan among the head's scores; allowed: finite numbers$"
     )
-    with pytest.raises(TrainingDiverged, match=said):
+    with pytest.raises(TrainingDiverged, match=message):
         make_hook(tmp_path).run(state_of(0), call([]))
 
 
-def test_a_run_that_is_asked_to_stop_measures_again_later(tmp_path):
+def test_a_stopping_run_returns_no_result(tmp_path):
     assert make_hook(tmp_path).run(state_of(0), call([], stops=True)) is None
 
 
@@ -139,7 +139,7 @@ FORM = "allowed: '', or TASK/METRIC >= NUMBER or TASK/METRIC <= NUMBER, where TA
 
 
 @pytest.mark.parametrize(
-    ("every", "rule", "said"),
+    ("every", "rule", "message"),
     [
         (4, "answers >= 1", rf"config\.eval\.stop_when: found 'answers >= 1'; {FORM}"),
         (4, "size/answers > 1", rf"config\.eval\.stop_when: found 'size/answers > 1'; {FORM}"),
@@ -152,20 +152,20 @@ FORM = "allowed: '', or TASK/METRIC >= NUMBER or TASK/METRIC <= NUMBER, where TA
         ),
     ],
 )
-def test_a_rule_that_cannot_be_used_is_refused_before_a_run_trains(tmp_path, every, rule, said):
-    with pytest.raises(ConfigError, match=f"^{said}"):
+def test_a_bad_rule_is_refused_before_training(tmp_path, every, rule, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
         make_hook(tmp_path, every, rule)
 
 
-def test_a_rule_of_a_metric_that_is_not_measured_names_those_that_are(tmp_path):
-    said = r"^config\.eval\.stop_when: found the metric size/nothing; allowed: size/.*size/answers"
-    with pytest.raises(ConfigError, match=said):
+def test_a_rule_with_an_unknown_metric_names_the_metrics(tmp_path):
+    message = r"^config\.eval\.stop_when: found the metric size/nothing; allowed: size/.*size/answers"
+    with pytest.raises(ConfigError, match=message):
         make_hook(tmp_path, 4, "size/nothing >= 1").run(state_of(0), call([]))
 
 
 @pytest.mark.parametrize(
     ("every", "due"), [(0, [8]), (3, [3, 6, 8]), (8, [8]), (100, [8])], ids=["end", "3", "8", "100"]
 )
-def test_when_tasks_are_measured(tmp_path, every, due):
+def test_tasks_are_measured_at_regular_steps_and_at_the_end(tmp_path, every, due):
     hook = make_hook(tmp_path, every)
     assert [step for step in range(9) if hook.is_due(step, 8)] == due

@@ -1,4 +1,4 @@
-"""Questions are asked in batches and shared by processes; an answer is that of the prompt alone."""
+"""Task models: batches and processes do not change answers."""
 
 import dataclasses
 import json
@@ -33,18 +33,18 @@ def parts():
 
 @pytest.mark.parametrize(("window", "limit"), [(0, 64), (64, None), (65, 64)])
 @pytest.mark.parametrize("name", ["transformer", "griffin"])
-def test_attention_has_learned_rows_or_the_distances_of_its_window(name, window, limit):
+def test_attention_limits_rows_unless_its_window_is_short(name, window, limit):
     sections = (AttentionConfig(heads=2, window=window),)
     config = micro_config(name=name, layers=3, sections=sections)
     config = dataclasses.replace(config, batching=dataclasses.replace(config.batching, length=64))
     assert max_length_of(build_model(config.model, 512), config) == limit
 
 
-def test_answers_are_those_of_generate(parts):
+def test_answers_match_generate(parts):
     model, params, tokenizer = parts
     reported = []
-    asked = TaskModel(*parts, ARM, rows=4)
-    result = Lengths().measure(asked, lambda *counts: reported.append(counts))
+    task_model = TaskModel(*parts, ARM, rows=4)
+    result = Lengths().measure(task_model, lambda *counts: reported.append(counts))
     assert reported == [(4, 8), (8, 8)]
     assert result.refused[0] == "lengths.txt line 3: found no question"
     assert result.refused[1].startswith("question q4: the prompt is empty")
@@ -65,7 +65,7 @@ def test_answers_are_those_of_generate(parts):
 
 
 @pytest.mark.slow
-def test_answers_to_pruned_prompts_are_those_of_the_generator():
+def test_answers_to_pruned_prompts_match_the_generator():
     config, tokenizer = micro_config(layers=2), small_tokenizer()
     model = build_model(config.model, tokenizer.vocab_size)
     params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, 0))
@@ -93,18 +93,18 @@ def test_prompts_over_the_limit_are_named(parts):
 
 
 @pytest.mark.slow
-def test_several_processes_give_the_result_of_one(parts):
-    """Each of three asks its part, and all know everything at the end."""
+def test_several_processes_return_the_result_of_one(parts):
+    """Three processes answer a part each, and all receive every answer."""
 
     class TwoLengths(Lengths):
-        # After padding. Every process compiles its own programs for each length.
+        # Few padded lengths, because every process compiles its own programs for each.
         sizes = (20, 30, 41, 22, 0, 48, 33, 17, 25)
 
     tasks = (TwoLengths(), Picks())
-    asked = TaskModel(*parts, ARM, rows=2)
-    alone = [task.measure(asked) for task in tasks]
+    whole_model = TaskModel(*parts, ARM, rows=2)
+    alone = [task.measure(whole_model) for task in tasks]
     meeting, texts, results = threading.Barrier(3), [""] * 3, [[]] * 3
-    # One after another, as they would compile the same program at once.
+    # Run one at a time. Otherwise they compile the same program at the same time.
     turn = threading.Lock()
 
     def gather(index, text):
@@ -134,7 +134,7 @@ def test_several_processes_give_the_result_of_one(parts):
     assert len(json.loads(texts[0])) < len(alone[1].answers)
 
 
-def test_a_choice_is_the_likeliest_a_token(parts):
+def test_the_choice_has_the_highest_likelihood_per_token(parts):
     model, params, tokenizer = parts
     result = Picks().measure(TaskModel(*parts, ARM))
     forward = jax.jit(model.apply)
@@ -157,7 +157,7 @@ def test_a_choice_is_the_likeliest_a_token(parts):
 
 
 def whole_log_likelihood(forward, params, prompt, tokens, length=64):
-    """Return the log-likelihood by one forward pass over the packed example and padding after it."""
+    """Return the log-likelihood by one forward pass over the padded example."""
     from birdie_jax.batching.packing import layout_example
     from birdie_jax.objectives import Example
 
@@ -169,13 +169,13 @@ def whole_log_likelihood(forward, params, prompt, tokens, length=64):
 
 
 @pytest.mark.slow
-def test_other_parameters_are_asked_by_the_same_programs(parts):
+def test_replaced_parameters_change_the_answers(parts):
     model, params, tokenizer = parts
-    asked = TaskModel(*parts, ARM)
-    before = Lengths().measure(asked)
+    task_model = TaskModel(*parts, ARM)
+    before = Lengths().measure(task_model)
     changed = jax.tree.map(lambda leaf: leaf[..., ::-1], params)
-    asked.replace_params(changed)
-    after = Lengths().measure(asked)
+    task_model.replace_params(changed)
+    after = Lengths().measure(task_model)
     fresh = Lengths().measure(TaskModel(model, changed, tokenizer, ARM))
     assert [answer.answer for answer in after.answers] == [answer.answer for answer in fresh.answers]
     assert [answer.answer for answer in after.answers] != [answer.answer for answer in before.answers]

@@ -1,4 +1,4 @@
-"""Tasks of tokens: prompts go to the model as they are, and answers are scored token by token."""
+"""Tasks with prompts of tokens: answers, scores and processes."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +21,7 @@ MAX_LENGTH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class GivenQuestions(TokenTask):
-    """Asks what it is given."""
+    """Has the given questions."""
 
     name: ClassVar[str] = "given_questions"
 
@@ -45,7 +45,7 @@ def task_model(**settings):
 
 
 def some_questions():
-    """Return questions with the model's own answers, which plain generation gives, as references."""
+    """Return questions with the model's greedy answers as references."""
     rng = np.random.default_rng(0)
 
     def draw(count):
@@ -74,24 +74,24 @@ def some_questions():
     ]
 
 
-def test_a_model_answers_tokens_by_tokens():
-    asked = some_questions()
-    wrong = (300, *asked[2].reference_tokens[1:])
-    assert asked[2].reference_tokens[0] != 300
-    too_long = asked[1]._replace(name="long", prompt_tokens=(300,) * 70)
-    given = (*asked[:2], asked[2]._replace(reference_tokens=wrong), asked[3], too_long)
+def test_a_model_answers_prompts_of_tokens():
+    questions = some_questions()
+    wrong = (300, *questions[2].reference_tokens[1:])
+    assert questions[2].reference_tokens[0] != 300
+    too_long = questions[1]._replace(name="long", prompt_tokens=(300,) * 70)
+    given = (*questions[:2], questions[2]._replace(reference_tokens=wrong), questions[3], too_long)
     result = GivenQuestions(given=given).measure(task_model())
     assert [answer.question.name for answer in result.answers] == ["0", "1", "2", "3"]
     assert [answer.metrics["exact_match"] for answer in result.answers] == [1, 1, 0, 1]
     assert [answer.metrics["token_accuracy"] == 1 for answer in result.answers] == [True, True, False, True]
     assert result.answers[1].question.groups == {"prompt_tokens": 30 + 1 + 4}
-    assert result.answers[3].answer == word_tokenizer().decode(asked[3].reference_tokens)
+    assert result.answers[3].answer == word_tokenizer().decode(questions[3].reference_tokens)
     assert result.refused[0] == "record 3: broken"
     assert "question long: has 75 tokens" in result.refused[1]
     assert len(result.refused) == 2
 
 
-def test_processes_share_the_questions():
+def test_processes_divide_the_questions():
     four = some_questions()
     eight = (*four, *(question._replace(name=f"{question.name} again") for question in four))
     task = GivenQuestions(given=eight)
@@ -102,7 +102,7 @@ def test_processes_share_the_questions():
         return [text]
 
     for index in (0, 1):
-        # It never learns what the other answered.
+        # The process does not receive the answers of the other process.
         with pytest.raises(KeyError):
             task.measure(task_model(share=Share(index, 2, note)))
     shared = task.measure(task_model(share=Share(0, 2, lambda text: texts)))
@@ -121,5 +121,5 @@ def test_processes_share_the_questions():
         ((300,), (), 0, 0),
     ],
 )
-def test_tokens_are_scored_in_their_places(reference, answer, accuracy, exact):
+def test_tokens_are_scored_by_position(reference, answer, accuracy, exact):
     assert score_tokens(reference, answer) == {"token_accuracy": accuracy, "exact_match": exact}

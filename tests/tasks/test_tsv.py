@@ -1,4 +1,4 @@
-"""Rows are read in order; every bad one is named by its line, and all are counted."""
+"""Rows are read in order, and errors count bad rows and name their lines."""
 
 import gzip
 import re
@@ -24,15 +24,15 @@ def read(path, **options):
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "tsv.gz"])
-def test_rows_come_in_order(tmp_path, suffix):
-    """Quotation marks and other line ends than the published ones are text."""
+def test_rows_are_read_in_order(tmp_path, suffix):
+    """Quotation marks and line breaks other than line feeds are text."""
     path = tmp_path / f"dev.{suffix}"
     text = '\ufeffindex\tlabel\ttext\r\n0\t1\t" one\n1\t0\tzwei\u2028✓\x85\x0b\n7\t0\t'
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
     assert read(path) == ([('" one', 1), ("zwei\u2028✓\x85\x0b", 0), ("", 0)], [])
 
 
-def test_a_file_without_a_header_has_the_columns_that_it_is_said_to_have(tmp_path):
+def test_a_file_without_a_header_has_the_given_columns(tmp_path):
     path = tmp_path / "dev.tsv"
     path.write_text("1\ta\n0\tb\n")
     assert read(path, columns=("label", "text")) == ([("a", 1), ("b", 0)], [])
@@ -47,13 +47,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "said"), BAD)
-def test_bad_rows_are_named_or_passed_over(tmp_path, line, said):
+@pytest.mark.parametrize(("line", "message"), BAD)
+def test_bad_rows_are_named_or_skipped(tmp_path, line, message):
     path = tmp_path / "dev.tsv"
     path.write_bytes(b"text\tlabel\ngood\t1\n" + line + b"\nb\t0\n")
-    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 3 records are bad: {said}')}$"):
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 3 records are bad: {message}')}$"):
         read(path)
-    assert read(path, skip_bad=True) == ([("good", 1), ("b", 0)], [f"{path}: {said}"])
+    assert read(path, skip_bad=True) == ([("good", 1), ("b", 0)], [f"{path}: {message}"])
 
 
 FILES = [
@@ -66,11 +66,11 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("content", "said"), FILES)
-def test_a_file_without_rows_is_refused_whatever_is_passed_over(tmp_path, content, said):
+@pytest.mark.parametrize(("content", "message"), FILES)
+def test_a_file_without_good_rows_is_refused(tmp_path, content, message):
     path = tmp_path / "dev.tsv"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {said}')}"):
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {message}')}"):
         read(path, skip_bad=True)
 
 
@@ -78,7 +78,7 @@ texts = st.text(st.characters(exclude_characters="\t\n\r", codec="utf-8"))
 
 
 @given(rows=st.lists(st.tuples(texts, st.sampled_from("01")), min_size=1))
-def test_any_text_without_tabs_and_line_ends_is_read_back(tmp_path_factory, rows):
+def test_any_text_without_tabs_and_line_ends_survives_a_round_trip(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tsv") / "dev.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows), newline="")
     assert read(path)[0] == [(text, int(label)) for text, label in rows]

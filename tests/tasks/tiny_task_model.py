@@ -1,4 +1,4 @@
-"""A small model that tasks can ask, with a tokenizer that keeps text exact."""
+"""A small model for tests of tasks, with a lossless tokenizer."""
 
 from functools import cache
 
@@ -22,6 +22,6 @@ def tiny_model_parts():
 
 @cache
 def tiny_task_model(**options) -> TaskModel:
-    """Return the model; the same options give the same object, whose programs are compiled once."""
+    """Return the model. Equal options return the same object, so its programs compile once."""
     arm = Arm("prefix_lm", make_objective("prefix_lm"), group="prefix_lm")
     return TaskModel(*tiny_model_parts(), arm, **options)

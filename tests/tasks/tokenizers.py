@@ -1,4 +1,4 @@
-"""Tokenizers that the tests of tasks share."""
+"""A tokenizer for the tests of tasks."""
 
 import random
 from functools import cache
@@ -8,7 +8,7 @@ from birdie_jax.text import Tokenizer, train_tokenizer
 
 @cache
 def word_tokenizer() -> Tokenizer:
-    """Return a tokenizer of 400 pieces that splits words and numbers."""
+    """Return a tokenizer with 400 pieces, which splits words and numbers."""
     words = random.Random(0)
     syllables = [a + b for a in "bcdfghlmnrst" for b in ("a", "e", "i", "o", "an", "er", "is")]
 

@@ -1,4 +1,4 @@
-"""Tasks of a few questions, for tests."""
+"""Small tasks for tests."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,13 +9,13 @@ LETTERS = "abcdefghijklmno"
 
 
 def letters(number: int, count: int) -> str:
-    """Return a text of words of the small tokenizer's letters."""
+    """Return a text of `count` letters of the small tokenizer."""
     return "".join(LETTERS[(number * 7 + place * (number + 3)) % 15] for place in range(count))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths(GenerationTask):
-    """Prompts of many lengths; the score is the answer's length."""
+    """Prompts of many lengths. The score is the length of the answer."""
 
     name: ClassVar[str] = "lengths"
     main_metric: ClassVar[str] = "characters"
@@ -24,7 +24,7 @@ class Lengths(GenerationTask):
     max_tokens: int = 6
 
     def questions(self, tokenizer):
-        """Return a question of each size, one of them empty, which no format has."""
+        """Return a question of each size. Size 0 has an empty prompt, which is invalid."""
         del tokenizer
         made = [
             Question(f"q{number}", letters(number, size), ("a",), groups={"size": size})
@@ -39,7 +39,7 @@ class Lengths(GenerationTask):
 
 @dataclass(frozen=True, kw_only=True)
 class Picks(ChoiceTask):
-    """Three choices of different lengths."""
+    """Questions with three choices of different lengths."""
 
     name: ClassVar[str] = "picks"
 
