@@ -313,5 +313,5 @@ def _read_messages(record: Mapping[str, Any], where: str) -> list[dict[str, str]
 
 
 def _roles_after(role: str) -> tuple[str, ...]:
-    """Return the roles that may follow `role`; an empty `role` stands before the first message."""
+    """Return the roles that may follow `role`, or that may come first if `role` is empty."""
     return {"": _ROLES[:2], "system": ("user",), "user": ("assistant",), "assistant": ("user",)}[role]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from birdie_jax.tasks.lm_harness import HarnessModel
 
 _Count = Annotated[int, Bounds(at_least=0, at_most=2**31)]
-# The harness's accuracy by the sum of a choice's log-likelihoods.
+# The harness's accuracy, which compares total log-likelihoods.
 _ACCURACY = "acc"
 
 

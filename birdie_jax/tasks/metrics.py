@@ -156,7 +156,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Return a text in lower case without ASCII punctuation, English articles and superfluous spaces."""
+    """Return a text in lower case, without ASCII punctuation, English articles and repeated spaces."""
     bare = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", bare).split())
 

@@ -192,7 +192,7 @@ class ObjectiveByLength(TokenTask):
         """Return the objective for passages of `min_length` to `max_length` tokens.
 
         Raises:
-            ValueError: it needs longer passages, or a setting is not allowed.
+            ValueError: the objective needs longer passages, or a setting is invalid.
         """
 
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:

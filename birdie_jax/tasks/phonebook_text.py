@@ -46,7 +46,7 @@ class NameLists(NamedTuple):
 
 @lru_cache(maxsize=1)
 def find_names() -> NameLists:
-    """Read the lists of the package `names`."""
+    """Return the lists of the package `names`."""
     shares = {kind: _read_shares(Path(file)) for kind, file in FILES.items()}
     first = sorted(shares["first:male"].keys() | shares["first:female"].keys())
     last = sorted(name for name, share in shares["last"].items() if share > 0)

@@ -151,7 +151,7 @@ class Task(abc.ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionTask(Task):
-    """A task made of questions."""
+    """The base class of tasks that consist of questions."""
 
     @abc.abstractmethod
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
@@ -163,7 +163,7 @@ class QuestionTask(Task):
         """
 
     def check_data(self, tokenizer: Tokenizer) -> None:
-        """Make the questions."""
+        """Read the questions, to report bad data."""
         self.questions(tokenizer)
 
 

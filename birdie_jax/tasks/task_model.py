@@ -73,7 +73,7 @@ def no_announcement(work: Workload) -> None:
 
 
 def no_progress(done: int, of_all: int) -> None:
-    """Show nothing."""
+    """Report nothing."""
 
 
 def max_length_of(model: LanguageModel, config: Config) -> int | None:
@@ -125,7 +125,7 @@ class TaskModel:
         pruning: PruningSettings | None = None,
         announce: Announce = no_announcement,
     ):
-        """Put the model on this process's devices.
+        """Place the model on the devices of this process.
 
         Args:
             model: the model's architecture.

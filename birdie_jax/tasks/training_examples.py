@@ -51,7 +51,7 @@ class RecordedExamples(Protocol):
 
 @runtime_checkable
 class PartialExamples(Protocol):
-    """Recorded examples that list the skipped records of their file.
+    """Examples that also list the skipped records of their file.
 
     Attributes:
         refused: a message for each skipped record, with its name and the reason.
