@@ -1,4 +1,4 @@
-"""Experiments on what models learn: a package or module each, on the runner `studies.runner`.
+"""Experiments on what models learn. Each is a package or a module that uses the runner `studies.runner`.
 
-`studies.learning` trains in its own loop.
+The exception is `studies.learning`, which trains in its own loop.
 """

@@ -1,27 +1,27 @@
-"""Synthetic problems of choosing mixtures; gradient descent finds their best schedules.
+"""Synthetic problems of choosing mixtures. Gradient descent finds their best schedules.
 
-Eight arms are learned at different rates, and saturate. With a the mixture of a decision, x_i what arm i
-has learned and e the noise of a measurement,
+A problem has eight arms with different learning rates, and each arm saturates. Let a be the mixture of a
+decision, x_i the amount learned of arm i, and e the measurement noise:
 
     x <- (1 - forgetting) x + rates * (transfer a)        loss = floor + height * exp(-x) + e
 
-The mean of the final losses is convex in the mixtures of all decisions, so descent finds the best schedule,
-and the best constant mixture. With the threshold dose the problem is not convex, and better schedules than
-those of descent may exist. The problems:
+The mean of the final losses is convex in the mixtures of all decisions, so descent finds the best schedule
+and the best constant mixture. The threshold dose is not convex: better schedules than the one that descent
+finds may exist. The problems:
 
 - saturation: no transfer; rates differ by a factor of 50;
-- one arm: every loss falls with the probability of one arm only;
-- transfer: one arm teaches all others, and three arms learn nothing from themselves;
-- abrupt change: as transfer; in the middle of the run another arm becomes the teacher, and rates change;
-- gradual change: as saturation, but each rate swings by a factor of 10 over the run;
-- forgetting: as transfer, and 5 % of what is learned is lost at each decision;
-- noise: as transfer, with a noise of 0.05 nats instead of 0.01;
-- threshold dose: as saturation, but half of the arms show nothing of the first 0.3 to 1.2 that they learn;
-- common trend: as transfer, and every arm also learns regardless of the mixture, ever more slowly;
-- delayed returns: as transfer, and each decision shows 1/8 of the effect of an action that is still hidden.
+- one arm: every loss depends on the probability of one arm only;
+- transfer: one arm teaches all others, and training on three of the arms teaches those three nothing;
+- abrupt change: like transfer; halfway through the run another arm becomes the teacher, and rates change;
+- gradual change: like saturation, but each rate swings by a factor of 10 over the run;
+- forgetting: like transfer, and each decision loses 5 % of the amount learned;
+- noise: like transfer, with a noise of 0.05 nats instead of 0.01;
+- threshold dose: like saturation, but in half of the arms the first 0.3 to 1.2 learned have no effect;
+- common trend: like transfer, and every arm also learns without training, more and more slowly;
+- delayed returns: like transfer, and each decision shows 1/8 of the effect that is still hidden.
 
-Rates, forgetting, the common trend and delays are defined for 32 decisions; a run of more decisions has the
-same totals.
+Rates, forgetting, the common trend and delays are defined for 32 decisions. A run with more decisions has
+the same totals.
 """
 
 import functools
@@ -39,18 +39,18 @@ SHARPNESS = 20.0
 
 
 class Instance(NamedTuple):
-    """One problem; arrays over decisions come first.
+    """One problem.
 
     Attributes:
-        rates: [decisions, arms], what is learned at probability 1 in one decision.
+        rates: [decisions, arms], the amount learned in one decision at probability 1.
         transfer: [decisions, arms, arms], how much arm i (row) learns from training on arm j.
-        forgetting: the share of what is learned that is lost at a decision.
-        height: [arms], what the loss falls by in the end.
-        floor: [arms], where it ends.
-        noise: [decisions + 1, arms], what is added to the measured losses.
-        trend: [decisions], what every arm learns by itself at a decision.
-        release: the share of what is learned and not yet shown that shows at a decision; 1 = all of it.
-        threshold: [arms], what must be learned before it shows.
+        forgetting: the share of the amount learned that a decision loses.
+        height: [arms], the total decrease of the loss.
+        floor: [arms], the loss at the end of learning.
+        noise: [decisions + 1, arms], the noise added to the measured losses.
+        trend: [decisions], the amount that every arm learns at a decision without training.
+        release: the share of the hidden amount that becomes visible at a decision; 1 = all of it.
+        threshold: [arms], the amount to learn before the loss falls.
     """
 
     rates: np.ndarray
@@ -65,11 +65,11 @@ class Instance(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What the arms have learned.
+    """The amount learned of each arm.
 
     Attributes:
-        shown: [arms], what the losses show, but for a threshold.
-        hidden: [arms], what they will show later.
+        shown: [arms], the amount that the losses show, before any threshold.
+        hidden: [arms], the amount that they will show later.
     """
 
     shown: np.ndarray | jax.Array
@@ -90,7 +90,7 @@ def make_instance(
     release: float = 1.0,
     has_threshold: bool = False,
 ) -> Instance:
-    """Return a problem, of one or two phases with rates and transfer of their own."""
+    """Return a problem with one or two phases; each phase has its own rates and transfer."""
     share = DECISIONS / decisions
 
     def phase() -> tuple[np.ndarray, np.ndarray]:
@@ -121,23 +121,23 @@ def make_instance(
 
 
 def one_teacher(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
-    """Return a matrix: one arm teaches all, and three others do not even teach themselves."""
+    """Return a transfer matrix: one arm teaches all, three teach nothing, and the rest teach themselves."""
     matrix = np.eye(ARMS)
     order = rng.permutation(ARMS)
     matrix[order[1:4], order[1:4]] = 0
-    # Whatever an arm's own rate, it learns from the teacher at a middling one.
+    # Dividing by the rate makes every arm learn from the teacher at the same speed.
     matrix[:, order[0]] = 0.3 / rates
     return matrix
 
 
 def only_one_teaches(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
-    """Return a matrix in which one arm teaches all, and the others nothing."""
+    """Return a transfer matrix: one arm teaches all, and the others teach nothing."""
     matrix = np.zeros((ARMS, ARMS))
     matrix[:, rng.integers(ARMS)] = 0.15 / rates
     return matrix
 
 
-# In the order of their random numbers: a new one goes to the end.
+# The position of a problem seeds its random numbers: append new problems at the end.
 PROBLEMS: dict[str, Callable[[np.random.Generator, int], Instance]] = {
     "abrupt change": functools.partial(make_instance, transfer=one_teacher, changes=True),
     "forgetting": functools.partial(make_instance, transfer=one_teacher, forgetting=0.05),
@@ -153,17 +153,17 @@ PROBLEMS: dict[str, Callable[[np.random.Generator, int], Instance]] = {
 
 
 def instance_of(problem: str, seed: int, decisions: int = DECISIONS) -> Instance:
-    """Return the problem of a seed."""
+    """Return the instance of a problem for a seed."""
     return PROBLEMS[problem](np.random.default_rng((list(PROBLEMS).index(problem), seed)), decisions)
 
 
 def nothing_learned() -> Learned:
-    """Return what is learned before the first decision."""
+    """Return the amounts learned before the first decision: zeros."""
     return Learned(np.zeros(ARMS), np.zeros(ARMS))
 
 
 def learned(instance: Instance, before: Learned, decision: int, mixture: np.ndarray) -> Learned:
-    """Return what is learned after a decision, from what was learned before it."""
+    """Return the amounts learned after a decision, given the amounts before it."""
     at = (instance.rates[decision], instance.transfer[decision], instance.trend[decision])
     return _learned(instance, before, at, mixture)
 
@@ -176,7 +176,7 @@ def _learned(instance: Instance, before: Learned, at: tuple, mixture: Any) -> Le
 
 
 def loss_of(instance: Instance, found: Learned) -> np.ndarray:
-    """Return the losses, without noise."""
+    """Return the losses without noise."""
     return np.asarray(_loss_of(instance, found, np))
 
 
@@ -188,7 +188,7 @@ def _loss_of(instance: Instance, found: Learned, numpy: ModuleType) -> Any:
 
 @jax.jit
 def gains_of(instance: Instance, found: Learned, rates: jax.Array, transfer: jax.Array) -> jax.Array:
-    """Return by how much a larger share of each arm lowers the mean loss of the next observation."""
+    """Return the decrease of the next mean loss per unit of each arm's share."""
 
     def mean_loss(mixture: jax.Array) -> jax.Array:
         return jnp.mean(_loss_of(instance, _learned(instance, found, (rates, transfer, 0.0), mixture), jnp))
@@ -198,7 +198,7 @@ def gains_of(instance: Instance, found: Learned, rates: jax.Array, transfer: jax
 
 @functools.partial(jax.jit, static_argnames="is_constant")
 def descend(instance: Instance, is_constant: bool) -> jax.Array:
-    """Return the best final mean loss over all schedules, or over mixtures that never change."""
+    """Return the best final mean loss over all schedules, or over constant mixtures."""
     decisions = len(instance.rates)
 
     def final_loss(logits):

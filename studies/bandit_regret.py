@@ -70,7 +70,7 @@ LONG_CONTENDERS = (
 
 
 def run_policy(config: BanditConfig, instance: Instance, seed: int) -> float:
-    """Return the mean of the final losses, without noise."""
+    """Run a policy on a problem; return the mean of the final losses without noise."""
     decisions = len(instance.rates)
     state = init_bandit(config, OWN_WEIGHTS, np.arange(ARMS), decisions, jax.random.key(seed))
     found = nothing_learned()
@@ -84,7 +84,7 @@ def run_policy(config: BanditConfig, instance: Instance, seed: int) -> float:
 
 
 def bandit_config(settings: Mapping[str, str]) -> BanditConfig:
-    """Return the bandit of a contender, whose critic is a small one."""
+    """Return the bandit config of a contender, with a small critic."""
     return BanditConfig(
         critic_layers=2,
         critic_features=32,
@@ -101,12 +101,12 @@ ORACLE, CONSTANT = "oracle", "best constant mixture"
 
 @dataclass(frozen=True)
 class Scale:
-    """What is run.
+    """The size of the study.
 
     Attributes:
         name: the name.
-        seeds: the seeds of every problem.
-        decisions: the decisions of a run.
+        seeds: the number of seeds of every problem.
+        decisions: the number of decisions of a run.
         problems: the names of the problems.
         contenders: the names of the contenders.
     """
@@ -131,7 +131,7 @@ class Run(NamedTuple):
     """A contender on all problems, or the oracle.
 
     Attributes:
-        scale: the name of its scale.
+        scale: the name of the scale.
         contender: the name of the contender.
     """
 
@@ -145,13 +145,13 @@ class Run(NamedTuple):
 
 
 Results = Mapping[Run, Mapping[str, Any]]
-# Regret by contender and problem, for each seed.
+# By contender and problem: the regret with each seed.
 Regrets = Mapping[str, Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class BanditRegret(Study[Scale, Run]):
-    """What every policy is short of the best schedule; it reads no text and trains no model."""
+    """Measures the regret of every policy. It reads no text and trains no model."""
 
     name = "bandit_regret"
     page = "bandit.md"
@@ -160,7 +160,7 @@ class BanditRegret(Study[Scale, Run]):
     has_text = False
 
     def runs(self) -> Iterator[Run]:
-        """Give the oracle and the contenders."""
+        """Return the runs: the oracle, then the contenders."""
         return (Run(self.scale.name, contender) for contender in (ORACLE, *self.scale.contenders))
 
     def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
@@ -201,20 +201,20 @@ class BanditRegret(Study[Scale, Run]):
         return [rows_of_table(["policy, reward", *table["uniform"], "mean of uniform's"], rows)]
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
-        """Give a map of regrets in shares of uniform's."""
+        """Yield a heat map of regrets as shares of uniform's."""
         table = regrets(results)
         if "uniform" in table:
             yield "regret", draw(table)
 
 
 def find_oracle(instance: Instance) -> tuple[float, float]:
-    """Return the best final loss over all schedules, and over mixtures that never change."""
+    """Return the best final loss over all schedules, and over constant mixtures."""
     instance = jax.tree.map(jnp.float32, instance)
     return float(descend(instance, is_constant=False)), float(descend(instance, is_constant=True))
 
 
 def regrets(results: Results) -> Regrets:
-    """Return the final regret of every contender that has a result; none without the oracle."""
+    """Return the final regret of every contender with a result; empty without the oracle's result."""
     found = {run.contender: result for run, result in results.items()}
     if ORACLE not in found:
         return {}
@@ -234,14 +234,14 @@ def shares_of(table: Regrets, contender: str) -> np.ndarray:
 
 
 def draw(table: Regrets) -> Figure:
-    """Return a map of regrets in shares of uniform's, a line a contender."""
+    """Return a heat map of regrets as shares of uniform's, with one row per contender."""
     figure = Figure(figsize=(9, 0.36 * len(table) + 1.5), layout="constrained")
     axes = figure.subplots()
     shares = np.array([shares_of(table, contender) for contender in table])
     octaves = np.log2(np.maximum(shares, 1e-3))
     axes.imshow(octaves, cmap="RdBu_r", vmin=-1.5, vmax=1.5, aspect="auto")
     for (line, column), share in np.ndenumerate(shares):
-        # Both ends of the map are dark.
+        # Both ends of the colour map are dark.
         color = "white" if abs(octaves[line, column]) > 1 else "black"
         axes.text(column, line, f"{share:.0%}", ha="center", va="center", fontsize=8, color=color)
     axes.set_xticks(range(shares.shape[1]), list(table["uniform"]), rotation=20)

@@ -53,7 +53,7 @@ STAGES = (
     "0.5: causal_lm=1, prefix_lm=1, span_corruption=1, full_span_corruption=1, "
     "full_span_corruption_deshuffling=1, deshuffling=1, copying=1, selective_copying=1"
 )
-# In the order in which they are run, seed by seed.
+# The order of the runs within a seed.
 CONTENDERS = {
     "fixed": {"policy": "fixed"},
     "uniform": {"policy": "uniform"},
@@ -72,17 +72,17 @@ CONTENDERS = {
     "exp3s-absolute_progress": {"policy": "exp3s", "reward": "absolute_progress"},
 }
 BASELINE = "fixed"
-# Their mixtures never change.
+# Contenders with a constant mixture.
 UNSTEERED = ("fixed", "uniform")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The sizes of the study.
+    """The size of the study.
 
     Attributes:
         name: the name.
-        changes: settings that differ from `SETTINGS`.
+        changes: the settings that differ from `SETTINGS`.
         seeds: the seeds of each contender.
     """
 
@@ -102,12 +102,12 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
 
 
 class Run(NamedTuple):
-    """A contender that is pre-trained with a seed.
+    """The pre-training of a contender with a seed.
 
     Attributes:
-        scale: the name of its scale.
+        scale: the name of the scale.
         contender: the name of the contender.
-        seed: the seed of everything that is drawn.
+        seed: the seed of all random numbers.
     """
 
     scale: str
@@ -125,7 +125,7 @@ Results = Mapping[Run, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class BanditSteering(OneTraining[Scale, Run]):
-    """Whether the bandit steers."""
+    """Compares rewards and policies of the bandit in pre-training."""
 
     name = "bandit_steering"
     page = "bandit.md"
@@ -133,18 +133,18 @@ class BanditSteering(OneTraining[Scale, Run]):
     make_run = Run
 
     def runs(self) -> Iterator[Run]:
-        """Give the runs of the scale, seed by seed."""
+        """Yield the runs of the scale, seed by seed."""
         for seed in self.scale.seeds:
             for contender in CONTENDERS:
                 yield Run(self.scale.name, contender, seed)
 
     def settings(self, run: Run) -> dict[str, Any]:
-        """Return the settings of all contenders, and the bandit of this one."""
+        """Return the common settings and the bandit of the run's contender."""
         bandit = {f"bandit.{name}": value for name, value in CONTENDERS[run.contender].items()}
         return {**SETTINGS, **self.scale.changes, **bandit, "seed": run.seed}
 
     def tables(self, results: Results) -> list[str]:
-        """Return what the contenders come to, by arm too, and what rewards make of losses."""
+        """Return the contenders' losses, also by arm, and the rewards computed from losses."""
         if not results:
             return []
         return [
@@ -157,7 +157,7 @@ class BanditSteering(OneTraining[Scale, Run]):
         ]
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
-        """Give losses, evenness and rewards by step."""
+        """Yield a figure of losses, entropy and rewards by step."""
         yield "steering", _draw(_by_contender(results))
 
 
@@ -170,7 +170,7 @@ def _by_contender(results: Results) -> dict[str, dict[int, Mapping[str, Any]]]:
 
 
 def entropy(result: Mapping[str, Any]) -> np.ndarray:
-    """Return the entropy of the mixture of each decision, 1 where all arms are equal."""
+    """Return the entropy of the mixture at each decision; it is 1 if all arms are equal."""
     p = np.array(result["probability"])
     return -np.sum(p * np.log(np.maximum(p, 1e-12)), axis=1) / np.log(p.shape[1])
 
@@ -220,13 +220,13 @@ def _table_of_arms(results: Results) -> str:
 
 
 def _table_of_rewards(results: Results) -> str:
-    """Return the mean over seeds of the size of rewards, and of how far those of a decision differ."""
+    """Return a table of mean reward sizes and of the rewards' standard deviations over arms."""
     rows = []
     for contender, runs in _by_contender(results).items():
         if contender not in UNSTEERED:
             continue
         losses = jnp.stack([jnp.asarray(one["validation_loss"], jnp.float32) for one in runs.values()])
-        # Rewards of a decision that are standardised amplify rounding in its first quarter.
+        # Standardised rewards amplify rounding errors in the first quarter.
         for name in (one for one in REWARDS if one != "standardised"):
             earned = np.stack([_rewards(name, of_run) for of_run in losses])
             measures = (np.abs(earned).mean(axis=(0, 2)), earned.std(axis=2).mean(axis=0))
@@ -238,7 +238,7 @@ def _table_of_rewards(results: Results) -> str:
 
 @functools.partial(jax.jit, static_argnames="name")
 def _rewards(name: str, losses: jax.Array) -> jax.Array:
-    """Return what a reward makes of losses [decisions, arms]: [decisions - 1, arms]."""
+    """Return the rewards [decisions - 1, arms] for losses [decisions, arms]."""
     reward = functools.partial(REWARDS[name], BanditConfig(), losses)
     return jax.lax.map(reward, jnp.arange(1, len(losses)))
 

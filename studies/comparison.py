@@ -1,4 +1,4 @@
-"""Scores of an arm and differences of two, with intervals over seeds, or over questions for one seed."""
+"""Mean scores and paired differences of arms, with intervals over seeds, or over questions for one seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +17,8 @@ class Scored(NamedTuple):
     """The scores of one arm on a task, over seeds.
 
     Attributes:
-        scores: a score of each seed and question; NaN where a model could not be asked.
-        weights: what each question counts.
+        scores: the score of each seed on each question; NaN if a model cannot answer the question.
+        weights: the weight of each question.
     """
 
     scores: Float[np.ndarray, "seeds questions"]
@@ -29,11 +29,11 @@ def gather(measures: Sequence[Mapping[str, Any]], metric: str) -> Scored:
     """Return the scores of several runs on a task.
 
     Args:
-        measures: what `workdirs.measured` returns of the task, for each seed.
-        metric: the metric.
+        measures: the measurement of the task for each seed, as `workdirs.measured` returns it.
+        metric: the name of the metric.
 
     Raises:
-        StudyError: the runs were not asked the same.
+        StudyError: the runs have different questions.
     """
     asked = {measure["questions_sha256"] for measure in measures}
     if len(asked) != 1:
@@ -48,7 +48,7 @@ def gather(measures: Sequence[Mapping[str, Any]], metric: str) -> Scored:
 
 
 def by_group(scored: Scored, values: Sequence[int]) -> dict[int, Scored]:
-    """Return scores by the value of a group that each question has."""
+    """Group the scores by a value of each question."""
     found = np.array(values)
     return {
         int(value): Scored(scored.scores[:, found == value], scored.weights[found == value])
@@ -59,8 +59,8 @@ def by_group(scored: Scored, values: Sequence[int]) -> dict[int, Scored]:
 def mean_with_interval(scored: Scored) -> Interval:
     """Return the mean over seeds with its 95 % interval.
 
-    Of two seeds and more it is a t-interval of their means over the questions; of one seed a bootstrap
-    interval over the questions, which says nothing about other seeds.
+    With two or more seeds this is a t-interval over the seeds' means. With one seed it is a bootstrap
+    interval over the questions, which does not cover the variation between seeds.
     """
     of_seeds = scored.scores @ scored.weights
     if len(of_seeds) > 1:
@@ -71,14 +71,14 @@ def mean_with_interval(scored: Scored) -> Interval:
 
 
 def paired_difference(first: Scored, second: Scored) -> Interval:
-    """Return the second mean minus the first with its 95 % interval, paired by seeds and questions.
+    """Return the second mean minus the first with its 95 % interval, paired by seed and question.
 
     Args:
-        first: the scores of one arm, whose rows are the same seeds as those of the other.
-        second: the scores of the other arm.
+        first: the scores of one arm.
+        second: the scores of the other arm, with the same seeds in the same order.
 
     Raises:
-        StudyError: the arms differ in seeds or questions.
+        StudyError: the arms differ in the number of seeds or questions.
     """
     if first.scores.shape != second.scores.shape:
         raise StudyError(

@@ -1,4 +1,4 @@
-"""The style of study figures: the colours of the report, and markers where colours repeat."""
+"""The style of study figures: the colours of the report, with a new marker where colours repeat."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _LABEL_POINTS = 9.0
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Within this context, figures are drawn and saved alike, whatever a user's matplotlibrc says."""
+    """Draw and save figures in one style within this context; ignore the user's matplotlibrc."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
@@ -38,12 +38,12 @@ def figure_style() -> Iterator[None]:
 
 
 def series_colour(number: int) -> str:
-    """Return the colour of a series; after as many as there are, they repeat with the next marker."""
+    """Return the colour of a series. Colours repeat; `series_marker` distinguishes the repetitions."""
     return LIGHT[number % len(LIGHT)]
 
 
 def series_area(number: int) -> tuple[float, float, float, float]:
-    """Return the colour of an area; where colours repeat, it is pale."""
+    """Return the colour of an area as RGBA; each repetition of the colours is paler."""
     return to_rgba(series_colour(number), 0.5 ** (number // len(LIGHT)))
 
 
@@ -53,11 +53,13 @@ def series_marker(number: int) -> str:
 
 
 def label_ends(axes: Axes, labels: Sequence[tuple[str, float, str]]) -> None:
-    """Write names right of the axes, beside the ends of their lines; when all is drawn but not laid out.
+    """Write names to the right of the axes, beside the ends of their lines.
+
+    Call it after all drawing and before the layout.
 
     Args:
-        axes: the axes, whose y limits stay.
-        labels: of each line its name, the y of its end, and its colour.
+        axes: the axes; their y limits stay.
+        labels: the name, the y of the end and the colour of each line.
     """
     figure = axes.figure
     height = axes.get_position().height * figure.get_figheight() * 72

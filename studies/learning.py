@@ -51,9 +51,9 @@ LENGTH = 120
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task, the model's size and training for it, and when it counts as learned.
+    """A task, the size and training of its model, and the condition of success.
 
-    `text_lengths` are the arms that are trained together; the last one is judged. Empty: all arms are.
+    The run trains one arm for each of `text_lengths`, and the last one decides. If empty, all arms decide.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Task:
     state: int = 256
 
     def learned(self, loss: float, accuracy: float) -> bool:
-        """Return whether the last steps' mean loss (nats) and accuracy are good enough."""
+        """Return whether the mean loss (nats) or accuracy of the last steps meets the condition."""
         return loss < 0.05 if self.name == "overfit" else accuracy > 0.95
 
 
@@ -84,12 +84,12 @@ TASKS = (
 
 
 def random_text(count, rng):
-    """Return tokens drawn evenly from the symbols."""
+    """Return random tokens, drawn uniformly from the symbols."""
     return rng.integers(NUM_SPECIAL_TOKENS, NUM_SPECIAL_TOKENS + SYMBOLS, count).astype(np.int32)
 
 
 def make_objectives(task: Task) -> list[Objective]:
-    """Return the arms that a task trains, the one that is judged last."""
+    """Return the objectives of a task's arms; the last one decides."""
     options = {}
     if task.name == "selective_copying":
         options = {
@@ -106,7 +106,7 @@ def make_objectives(task: Task) -> list[Objective]:
 
 
 def draw(objectives, task, rng) -> Example:
-    """Return an example of an arm that is drawn."""
+    """Return an example of a random arm."""
     arm = int(rng.integers(len(objectives)))
     while True:
         try:
@@ -117,7 +117,7 @@ def draw(objectives, task, rng) -> Example:
 
 
 def make_batch(task: Task, step: int) -> Batch:
-    """Fill rows with examples of random arms; no two steps have the same."""
+    """Return rows of examples of random arms; each step has its own random numbers."""
     if task.name == "overfit":
         return overfit_batch()
     rng = np.random.default_rng((TASKS.index(task), step))
@@ -137,7 +137,7 @@ def make_batch(task: Task, step: int) -> Batch:
 
 @functools.lru_cache
 def overfit_batch() -> Batch:
-    """Return the batch with examples of every arm of the mixture."""
+    """Return a batch with one example of each arm of the mixture."""
     rng = np.random.default_rng(3)
     examples = []
     for number, arm in enumerate(make_mixture("tiny", 128).arms):
@@ -147,9 +147,9 @@ def overfit_batch() -> Batch:
 
 
 def run(task: Task, name: str, bidirectional: bool, partial: Path) -> dict:
-    """Train until the task is learned at two measurements in a row, or its steps are over.
+    """Train until two consecutive measurements meet the task's condition, or until the last step.
 
-    How far it has come is written to `partial`.
+    Each measurement updates the curve in the file `partial`.
     """
     config = ModelConfig(
         name=name,
@@ -205,7 +205,7 @@ def run(task: Task, name: str, bidirectional: bool, partial: Path) -> dict:
 
 
 def draw_curves(results, path):
-    """Draw loss and accuracy of every run by step."""
+    """Plot the loss or accuracy of every run by step."""
     with figure_style():
         _draw_curves(results, path)
 
@@ -238,7 +238,7 @@ def _draw_curves(results, path):
 
 
 def show(output):
-    """Print the table and draw the curves of all results that are there."""
+    """Print the table and plot the curves of all available results."""
     results = [json.loads(path.read_text()) for path in sorted(output.glob("*.json"))]
     print("| task | model | reads the context | learned | steps | seconds | last loss | last accuracy |")
     print("|---|---|---|---|---|---|---|---|")
@@ -254,7 +254,7 @@ def show(output):
 
 
 def main():
-    """Run what is missing, and show all."""
+    """Run what is missing, and show all results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -26,7 +26,7 @@ from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
 from studies.tables import rows_of_table, section
 
 PARTS = 6
-# Classes of `small_models`; within a group they keep the proportions of its shares.
+# Classes of `small_models` by group, with their proportions within the group.
 GROUPS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
         "short copying": {"short_copying": 1, "short_selective_copying": 2},
@@ -50,10 +50,10 @@ FIRST_SEED, FRESH_SEEDS = 0, (1, 2, 3, 4)
 
 
 class Run(NamedTuple):
-    """A mixture that is trained on.
+    """A training on one mixture.
 
     Attributes:
-        scale: the name of its scale.
+        scale: the name of the scale.
         short: the sixths of short copying.
         longer: the sixths of longer copying.
         language: the sixths of language.
@@ -81,7 +81,7 @@ Results = Mapping[Run, Mapping[str, Any]]
 
 
 def stage_of(mixture: tuple[int, int, int]) -> str:
-    """Return `bandit.stages` of a mixture that stays as it is; a class without a share is left out."""
+    """Return `bandit.stages` for a constant mixture, without the classes that have no share."""
     shares = []
     for sixths, classes in zip(mixture, GROUPS.values(), strict=True):
         whole = sum(classes.values())
@@ -97,7 +97,7 @@ def class_of_arm() -> Mapping[str, str]:
 
 
 def objective(result: Mapping[str, Any], decision: int = -1) -> float:
-    """Return J: the mean over classes of the mean over their arms of the validation loss, in nats."""
+    """Return J in nats: the validation loss, averaged over the arms of each class, then over classes."""
     losses: dict[str, list[float]] = {}
     for arm, loss in zip(result["arms"], result["validation_loss"][decision], strict=True):
         losses.setdefault(class_of_arm()[arm], []).append(loss)
@@ -111,13 +111,13 @@ def quarter_objective(result: Mapping[str, Any]) -> float:
 
 
 def best_mixtures(results: Results) -> list[tuple[int, int, int]]:
-    """Return the best mixtures of the first seed, the best first; none while one of the grid is missing."""
+    """Return the best mixtures with the first seed, the best first; empty until the grid is complete."""
     first = {run.mixture: objective(result) for run, result in results.items() if run.seed == FIRST_SEED}
     return sorted(first, key=lambda mixture: first[mixture])[:BEST] if len(first) == len(GRID) else []
 
 
 def best_fixed(results: Results) -> tuple[int, int, int] | None:
-    """Return the mixture with the best mean over the fresh seeds; None while one of its runs is missing."""
+    """Return the mixture with the best mean over the fresh seeds; None until all their runs have results."""
     found = {
         mixture: [objective(result) for run, result in results.items() if _is_fresh(run, mixture)]
         for mixture in best_mixtures(results)
@@ -133,7 +133,7 @@ def _is_fresh(run: Run, mixture: tuple[int, int, int]) -> bool:
 
 @dataclass(frozen=True)
 class MixtureGrid(OneTraining[Scale, Run]):
-    """The best fixed mixture."""
+    """Finds the best fixed mixture."""
 
     name = "mixture_grid"
     page = "steering.md"
@@ -141,7 +141,7 @@ class MixtureGrid(OneTraining[Scale, Run]):
     make_run = Run
 
     def runs(self) -> Iterator[Run]:
-        """Give the grid with the first seed and, once all of it has results, the best with fresh seeds."""
+        """Yield the grid with the first seed; once it is complete, also the best with fresh seeds."""
         for mixture in GRID:
             yield Run(self.scale.name, *mixture, FIRST_SEED)
         best = best_mixtures(self.read_results())
@@ -150,7 +150,7 @@ class MixtureGrid(OneTraining[Scale, Run]):
                 yield Run(self.scale.name, *mixture, seed)
 
     def settings(self, run: Run) -> dict[str, Any]:
-        """Return the settings of `small_mixtures` with the shares of a run, for the scale's length."""
+        """Return the settings of `small_mixtures` with the run's shares, for the scale's run length."""
         of_run = {
             "seed": run.seed,
             "bandit.stages": stage_of(run.mixture),
@@ -159,7 +159,7 @@ class MixtureGrid(OneTraining[Scale, Run]):
         return of_length(SETTINGS | of_run, self.scale)
 
     def tables(self, results: Results) -> list[str]:
-        """Return J of each mixture at the end and at a quarter of the run, and of the best by seed."""
+        """Return J of each mixture at the end and at a quarter of the run, and J of the best by seed."""
         grid = sorted(
             (objective(result), quarter_objective(result), run.mixture)
             for run, result in results.items()
@@ -187,7 +187,7 @@ class MixtureGrid(OneTraining[Scale, Run]):
         return sections
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
-        """Give J over the shares, with seed 0."""
+        """Yield a figure of J by shares, with seed 0."""
         figure = Figure(figsize=(6.5, 4.5), layout="constrained")
         axes = figure.subplots()
         first = {run: objective(result) for run, result in results.items() if run.seed == FIRST_SEED}

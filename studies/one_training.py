@@ -1,4 +1,4 @@
-"""A study with one training per run, measured by its validation at every decision."""
+"""Studies with one training per run. The validation at every decision is the result."""
 
 import abc
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from studies.workdirs import is_trained, read_decisions
 
 @dataclass(frozen=True)
 class OneTraining(Study[AnyScale, AnyRun]):
-    """A study of `configs/tiny.py` with other settings; its text is what config.data.source may be."""
+    """A study of `configs/tiny.py` with other settings. Its text is a value of config.data.source."""
 
     @abc.abstractmethod
     def settings(self, run: AnyRun) -> dict[str, Any]:
-        """Return the fields of the configuration that a run sets, but for data.source."""
+        """Return the configuration fields that a run sets, except data.source."""
 
     def _settings(self, run: AnyRun) -> dict[str, Any]:
         return {"data.source": self.text, **self.settings(run)}
 
     def commands_left(self, run: AnyRun) -> Iterator[Command]:
-        """Give the training of a run."""
+        """Yield the training of a run if it is not done."""
         workdir = self.pretrained(run)
         if not self.result_file(run).exists() and not is_trained(workdir):
             flags = [f"--config.{name}={value}" for name, value in self._settings(run).items()]
             yield Command("train", ("--config=configs/tiny.py", f"--workdir={workdir}", *flags))
 
     def measure(self, run: AnyRun, clock: Clock, log: Path) -> Outcome:
-        """Train a run, and keep what its decisions measured."""
+        """Train a run, and return the measurements of its decisions."""
         with clock.stage("training"):
             for command in self.commands_left(run):
                 self.run_verb(command, log)

@@ -1,4 +1,4 @@
-"""The progress of a study: a table of its runs, and a line before each with the remaining work and time."""
+"""The progress of a study: a table of its runs, and a line before each run with the remaining time."""
 
 import datetime
 import math
@@ -15,9 +15,9 @@ class ListedRun(NamedTuple):
     """A run of a study.
 
     Attributes:
-        name: its name.
-        title: what it is, in words; empty where its name says it.
-        seconds: what it took; None before it is finished.
+        name: the name.
+        title: a description; empty if the name is enough.
+        seconds: the duration; None for an unfinished run.
         left: the number of commands that it still needs, as far as they are known.
     """
 
@@ -28,13 +28,13 @@ class ListedRun(NamedTuple):
 
 
 def seconds_of(result: Mapping[str, Any]) -> float:
-    """Return what a finished run took; NaN where its result does not say."""
+    """Return the duration of a finished run in seconds; NaN if its result has none."""
     seconds = result.get("circumstances", {}).get("seconds", {})
     return float(sum(seconds.values())) if seconds else float("nan")
 
 
 def runs_table(runs: Sequence[ListedRun]) -> Table:
-    """Return a table of runs, finished or not."""
+    """Return a table of finished and unfinished runs."""
     table = Table(box=None, pad_edge=False)
     for title in ("run", "state", "took", "what"):
         table.add_column(title, justify="right" if title == "took" else "left")
@@ -46,20 +46,20 @@ def runs_table(runs: Sequence[ListedRun]) -> Table:
 
 
 class Progress:
-    """Says, before each run, which one runs, how many are done and left, and when all are."""
+    """Counts the finished runs of a study and estimates when the last one ends."""
 
     def __init__(self, total: int, took: Sequence[float], now: Callable[[], datetime.datetime]):
-        """Begin with the runs that are finished.
+        """Start with the finished runs.
 
         Args:
             total: the number of all runs.
-            took: the seconds of each finished run.
-            now: returns the time.
+            took: the duration of each finished run in seconds.
+            now: returns the current time.
         """
         self._total, self._took, self._now = total, list(took), now
 
     def line(self, name: str, title: str) -> str:
-        """Return what runs, what is done and left, and when all is done if runs take what they took."""
+        """Return a line with the current run, the runs done and left, and the estimated end of all."""
         done, left = len(self._took), self._total - len(self._took)
         what = f"{name} runs{f' ({title})' if title else ''}: {done} of {self._total} done, {left} left"
         known = [seconds for seconds in self._took if math.isfinite(seconds)]
@@ -70,5 +70,5 @@ class Progress:
         return f"{what}, {duration(each)} each; all by {end:%Y-%m-%d %H:%M}"
 
     def finished(self, seconds: float) -> None:
-        """Note that another run is done."""
+        """Add a finished run and its duration."""
         self._took.append(seconds)

@@ -3,9 +3,9 @@ r"""The configuration of each command of the study; commands load this file by i
     python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
         --config=studies/encoders/config.py:small,bigs,0
 
-Variants: a scale, a model and a seed. For fine-tuning, add a task and a learning rate, as in
-`small,bigs,0,follows,0.001`. A training of a pilot, such as `small_tuned,bigs,pilot,0.002,0.057,0.02`, has
-the learning rate and the initial deviations of blocks and of tables. Other trainings receive the pilot's
+A variant is a scale, a model and a seed. For fine-tuning, add a task and a learning rate, as in
+`small,bigs,0,follows,0.001`. A pilot training, such as `small_tuned,bigs,pilot,0.002,0.057,0.02`, names the
+learning rate and the initial deviations of blocks and of tables. Other trainings receive the pilot's
 choices as flags.
 """
 
@@ -29,7 +29,7 @@ _LOGGED = 50
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` names the run, and what it is fine-tuned on if it is."""
+    """Return the configuration of a run. `variant` names the run and, for fine-tuning, the task."""
     parts = variant.split(",")
     is_pilot = PILOT in parts[2:3]
     if len(parts) not in ((6,) if is_pilot else (3, 5)):
@@ -55,7 +55,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 
 def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDict:
-    """Return `configs/bigs_tiny.py`, schedule and optimizer of the paper, at the sizes of the scale."""
+    """Return `configs/bigs_tiny.py` at the sizes of the scale, with the paper's schedule and optimizer."""
     config = runpy.run_path(str(REPOSITORY / _PRESET))["get_config"](model)
     stacked = model.startswith("stack")
     config.seed = seed
@@ -82,7 +82,7 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
 def _pilot(
     variant: str, scale: Scale, model: str, learning_rate: float, deviations: InitialDeviations
 ) -> ml_collections.ConfigDict:
-    """Return a short pre-training, which warms up as a run does."""
+    """Return a short pre-training with as many warm-up steps as a run."""
     if scale.pilot is None:
         with_pilots = ", ".join(name for name, scale in SCALES.items() if scale.pilot is not None)
         raise ConfigError(f"config variant {variant!r}: {scale.name} has no pilot; allowed: {with_pilots}")
@@ -93,7 +93,7 @@ def _pilot(
 
 
 def task_settings(task: str) -> dict[str, Any]:
-    """Return the settings of a task but for the file of its samples."""
+    """Return the settings of a task, except the file of its samples."""
     found = TRANSFER_TASKS[task]
     return {
         "task": "labelled_text",
@@ -107,14 +107,18 @@ def task_settings(task: str) -> dict[str, Any]:
 def _fine_tuning(
     config: ml_collections.ConfigDict, scale: Scale, task: str, learning_rate: float
 ) -> ml_collections.ConfigDict:
-    """Return the paper's fine-tuning: warm-up over a tenth, then a line to 0; files are set beside it."""
+    """Return the paper's fine-tuning: warm-up over a tenth of the steps, then linear decay to 0.
+
+    Flags set the files of samples.
+    """
     settings = task_settings(task)
     stage = {"length": _LENGTH, "rows": scale.tuning_rows, "epochs": scale.epochs, "steps": None}
     config.finetune.stages = {task: {**settings, **stage, "path": "samples.jsonl"}}
     config.batching.rows = scale.tuning_rows
     config.eval.tasks = {task: {**settings, "path": "samples.jsonl"}}
-    # All steps of the stage; a tenth of them where a row holds two samples.
+    # 0 = all steps of the stage.
     config.train.num_steps = 0
+    # A tenth of the steps if a row holds two samples.
     updates = scale.epochs * scale.training_samples / (2 * scale.tuning_rows)
     config.optimizer.warmup_steps = max(1, int(updates / 10))
     config.optimizer.learning_rate = learning_rate

@@ -1,4 +1,4 @@
-"""The kernels of a run's state-space layers before and after fine-tuning (the paper's Figures 3 and 4)."""
+"""Kernels of a run's state-space layers before and after fine-tuning (the paper's Figures 3 and 4)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,11 +20,11 @@ _SHOWN_LAYERS = 3
 
 
 def kernels_record(run: Run, workdirs: Mapping[str, Path]) -> dict[str, Any] | None:
-    """Return the kernels of some checkpoints of a run as plain JSON; None for a cell with attention.
+    """Return the kernels of a run's checkpoints as plain JSON; None for a cell with attention.
 
     Args:
         run: the run.
-        workdirs: what each checkpoint is called -> its workdir.
+        workdirs: the workdir of each checkpoint by a name for it.
     """
     if run.model not in DECIDING:
         return None
@@ -40,7 +40,7 @@ def _rounded(kernels: Float32[np.ndarray, "layers heads length"]) -> list[list[l
 
 
 def kernel_figures(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
-    """Give names and figures: maps of the first run of each cell, and curves of layers that moved most."""
+    """Yield names and figures: maps of each cell's first run, and curves of its most changed layers."""
     first: dict[str, Mapping[str, Any]] = {}
     for run, result in results.items():
         if result.get("kernels"):
@@ -70,7 +70,7 @@ def _kernels(record: Mapping[str, Any]) -> LayerKernels:
 
 
 def _moved_most(by_name: Mapping[str, LayerKernels]) -> list[int]:
-    """Return the layers whose kernels differ most between the first and the last checkpoint."""
+    """Return the layers with the largest difference between the first and the last checkpoint."""
     before, *_, after = by_name.values()
     moved = sum(np.abs(one - other).sum(axis=(1, 2)) for one, other in zip(before, after, strict=True))
     return sorted(np.argsort(moved)[-_SHOWN_LAYERS:].tolist())

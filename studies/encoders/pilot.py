@@ -1,6 +1,6 @@
-"""The pilot of a cell: short trainings; the lowest held-out loss of masked LM decides its settings.
+"""The pilot of a cell: short trainings that choose its settings by the lowest held-out loss of masked LM.
 
-The transfer tasks have no part in the choice.
+The transfer tasks do not influence the choice.
 """
 
 import math
@@ -23,12 +23,12 @@ _VALIDATION_LOSS = "arm/masked_lm/validation_loss"
 
 
 class Settings(NamedTuple):
-    """What a pilot decides on.
+    """The settings that a pilot chooses.
 
     Attributes:
-        learning_rate: the largest rate of pre-training.
-        kernel_deviation: the initial deviation of the blocks' weights.
-        table_deviation: that of the tables of words, positions and token types.
+        learning_rate: the peak learning rate of pre-training.
+        kernel_deviation: the initial standard deviation of the blocks' weights.
+        table_deviation: the initial standard deviation of the tables of words, positions and token types.
     """
 
     learning_rate: float
@@ -36,7 +36,7 @@ class Settings(NamedTuple):
     table_deviation: float
 
     def flags(self) -> tuple[str, ...]:
-        """Return the flags that set them for a run."""
+        """Return the flags that apply the settings to a pre-training."""
         return (
             f"--config.optimizer.learning_rate={self.learning_rate:g}",
             f"--config.optimizer.final_learning_rate={self.learning_rate / 10:g}",
@@ -44,31 +44,33 @@ class Settings(NamedTuple):
         )
 
     def flags_of_model(self) -> tuple[str, ...]:
-        """Return the flags of what belongs to the model, which fine-tuning has to name as well."""
+        """Return the flags of the model's settings, which fine-tuning requires too."""
         return (
             f"--config.model.encoder.kernel_deviation={self.kernel_deviation:g}",
             f"--config.model.encoder.table_deviation={self.table_deviation:g}",
         )
 
     def as_variant(self) -> str:
-        """Return the numbers as a variant of the configuration names them, with commas between."""
+        """Return the comma-separated values for a variant of the configuration."""
         return ",".join(f"{value:g}" for value in self)
 
 
 def pilot_file(study: EncoderStudy, model: str) -> Path:
-    """Return the file of what a cell's pilot found."""
+    """Return the result file of a cell's pilot."""
     return study.results / PILOT / f"{study.scale.name}.{model}{SUFFIX}"
 
 
 def pilot_commands_left(study: EncoderStudy, model: str) -> Iterator[Command]:
-    """Give the short trainings of a cell that are not done."""
+    """Yield the commands of a cell's pilot that are not done."""
     for settings in _not_tried(study, model):
         if not is_trained(_workdir(study, model, settings)):
             yield _command(study, model, settings)
 
 
 def settings_of(study: EncoderStudy, model: str, log: Path) -> Settings:
-    """Return the settings of a cell's runs; what its pilot lacks is trained first, and written to its file.
+    """Return the settings of a cell's runs; first run the missing trainings of its pilot.
+
+    Each training of the pilot adds its loss to the pilot's file.
 
     Raises:
         StudyError: a training failed.
@@ -87,12 +89,12 @@ def settings_of(study: EncoderStudy, model: str, log: Path) -> Settings:
 
 
 def is_pilot_done(study: EncoderStudy, model: str) -> bool:
-    """Return whether a cell needs no pilot, or no further training for it."""
+    """Return whether the pilot of a cell is done. A scale without a pilot counts as done."""
     return not _not_tried(study, model)
 
 
 def read_pilot(study: EncoderStudy, model: str) -> list[dict[str, Any]]:
-    """Return the settings that a cell's pilot tried, with the held-out loss of each; empty without a pilot.
+    """Return the settings that a cell's pilot tried, each with its held-out loss; empty without a file.
 
     Raises:
         StudyError: the file is damaged or of another format.
@@ -111,7 +113,7 @@ def _settings(found: Mapping[str, Any]) -> Settings:
 
 
 def _not_tried(study: EncoderStudy, model: str) -> list[Settings]:
-    """Return the settings that the scale's pilot requires and its file lacks."""
+    """Return the settings of the scale's pilot that are missing in its file."""
     pilot = study.scale.pilot
     if pilot is None:
         return []
@@ -137,6 +139,6 @@ def _workdir(study: EncoderStudy, model: str, settings: Settings) -> Path:
 
 
 def _held_out_loss(workdir: Path) -> float:
-    """Return the last one, nats for a hidden token; of a training that diverged, infinity."""
+    """Return the last held-out loss in nats per hidden token; infinity if the training diverged."""
     found = [line[_VALIDATION_LOSS] for line in read_metric_lines(workdir) if _VALIDATION_LOSS in line][-1]
     return math.inf if math.isnan(found) else found

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from studies.encoders.tasks import TRANSFER_TASKS
 
 DECIDING = ("bigs", "stack_ssm")
-"""The cells that differ by the gate alone: they are run with every seed."""
+"""The cells that differ only in the gate. They run with every seed."""
 
 OTHERS = ("gated_attention", "stack_attention")
-"""The cells that show what the gate does for attention, with the first seed."""
+"""The cells that show the effect of the gate on attention. They run with the first seed."""
 
 AGREEMENT = "agreement"
-"""The task that pre-trained models are measured on as they are."""
+"""The task that measures pre-trained models without fine-tuning."""
 
 TITLES: Mapping[str, str] = MappingProxyType(
     {
@@ -27,11 +27,11 @@ TITLES: Mapping[str, str] = MappingProxyType(
 
 
 class InitialDeviations(NamedTuple):
-    """The standard deviations that weights start with.
+    """The initial standard deviations of weights.
 
     Attributes:
-        kernels: that of the blocks' weights.
-        tables: that of the tables of words, positions and token types.
+        kernels: the deviation of the blocks' weights.
+        tables: the deviation of the tables of words, positions and token types.
     """
 
     kernels: float
@@ -40,13 +40,13 @@ class InitialDeviations(NamedTuple):
 
 @dataclass(frozen=True)
 class Pilot:
-    """Short trainings of each cell; the lowest held-out loss of masked LM decides its settings.
+    """Short trainings that choose the settings of each cell by the lowest held-out loss of masked LM.
 
     Attributes:
         learning_rates: the rates to try.
         deviations: the initial deviations to try with each rate.
-        steps: the steps of each; warm-up has the same number as in the runs.
-        seed: their seed, which no run uses.
+        steps: the steps of a training; the warm-up is as long as in the runs.
+        seed: the seed, which no run uses.
     """
 
     learning_rates: tuple[float, ...]
@@ -60,29 +60,29 @@ _PUBLISHED_DEVIATIONS = InitialDeviations(0.02, 0.02)
 
 @dataclass(frozen=True)
 class Scale:
-    """The sizes of a study; rows are of 128 tokens throughout.
+    """The sizes of a study. Rows always have 128 tokens.
 
     Attributes:
         name: the name.
-        layers: the gated layers; stacked models have one more, for about the same number of parameters.
+        layers: the number of gated layers; stacked models have one more, for about as many parameters.
         features: the width.
-        pieces: the pieces of the tokenizer.
-        rows: the rows of a batch of pre-training.
+        pieces: the vocabulary size of the tokenizer.
+        rows: the rows of a pre-training batch.
         steps: the steps of pre-training.
         learning_rate: the peak rate of pre-training without a pilot.
         deviations: the initial deviations without a pilot.
         pilot: the pilot that chooses both for each cell, if any.
         validation_fraction: the share of held-out documents.
         training_samples: the maximum number of training samples of a task.
-        validation_samples: the maximum number of samples for the choice of a rate.
+        validation_samples: the maximum number of a task's samples that choose its learning rate.
         test_samples: the maximum number of test samples of a task.
-        agreement_questions: the sentences of the test of agreement.
-        tuning_rates: the learning rates of fine-tuning, from which the first seed of a cell chooses.
-        tuning_rows: the rows of its batches, in which samples are packed.
-        epochs: how often it reads every sample.
-        seeds: the seeds of the cells that decide.
-        tasks: the names of the tasks that are fine-tuned on.
-        kernels_after: the task after which the kernels of state-space layers are set beside those before.
+        agreement_questions: the number of sentences of the agreement test.
+        tuning_rates: the learning rates of fine-tuning; the first seed of a cell chooses one.
+        tuning_rows: the rows of a fine-tuning batch, packed with samples.
+        epochs: the epochs of fine-tuning.
+        seeds: the seeds of the cells in `DECIDING`.
+        tasks: the names of the fine-tuning tasks.
+        kernels_after: the task whose fine-tuned kernels are compared with the pre-trained ones.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Scale:
 
     @property
     def warmup_steps(self) -> int:
-        """The steps of warm-up, of a run and of its pilot: the paper's share of the run's."""
+        """The warm-up steps of a run and of its pilot: the paper's share of the run's steps."""
         return self.steps // 50
 
 
@@ -142,7 +142,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             "small_tuned",
             pilot=Pilot(
                 learning_rates=(1e-3, 2e-3, 4e-3),
-                # 0.057 is to 128 features what the 0.02 of the paper is to its 1,024.
+                # 0.057 = 0.02 * sqrt(1024 / 128): the paper uses 0.02 with 1,024 features.
                 deviations=(_PUBLISHED_DEVIATIONS, InitialDeviations(0.057, 0.057)),
                 steps=400,
             ),
@@ -153,12 +153,12 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
 
 
 class Run(NamedTuple):
-    """A model that is pre-trained, and fine-tuned on every task.
+    """The pre-training of a model, and its fine-tuning on every task.
 
     Attributes:
-        scale: the name of its scale.
+        scale: the name of the scale.
         model: the name of the model.
-        seed: the seed of everything that is drawn.
+        seed: the seed of all random numbers.
     """
 
     scale: str
@@ -172,12 +172,12 @@ class Run(NamedTuple):
 
     @property
     def first_of_its_cell(self) -> "Run":
-        """The run of the same cell with the first seed, whose learning rates of fine-tuning it takes."""
+        """The run of the same cell with the first seed, which chooses the fine-tuning rates."""
         return self._replace(seed=SCALES[self.scale].seeds[0])
 
 
 def runs_of(scale: Scale) -> Iterator[Run]:
-    """Give the runs of a scale, what decides first."""
+    """Yield the runs of a scale, the cells in `DECIDING` first."""
     for seed in scale.seeds:
         for model in DECIDING:
             yield Run(scale.name, model, seed)

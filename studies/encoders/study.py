@@ -1,4 +1,4 @@
-"""The study: its runs, from text to result, and its page."""
+"""The encoder study: its runs, from text to result, and its page."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from studies.workdirs import is_trained, last_step, measure, read_metric_lines, 
 
 @dataclass(frozen=True)
 class Encoders(Study[Scale, Run]):
-    """What gates and state-space layers are worth; its text has the fields `text` and `source`."""
+    """Compares gates and state-space layers in encoders. The text has the fields `text` and `source`."""
 
     name = "encoders"
     page = "encoders.md"
@@ -29,11 +29,11 @@ class Encoders(Study[Scale, Run]):
     make_run = Run
 
     def runs(self) -> Iterator[Run]:
-        """Give the runs of the scale."""
+        """Yield the runs of the scale."""
         return runs_of(self.scale)
 
     def title(self, run: Run) -> str:
-        """Return the cell of a run."""
+        """Return the name of a run's cell."""
         return TITLES[run.model]
 
     @property
@@ -42,13 +42,13 @@ class Encoders(Study[Scale, Run]):
         return corpus_of(self.workdirs, self.scale)
 
     def tuned_with(self, run: Run, task: str, learning_rate: float) -> Path:
-        """Return the workdir of a fine-tuning of a run on a task."""
+        """Return the workdir of a run's fine-tuning on a task with a learning rate."""
         return self.tuned(run, f"{task}_{learning_rate:g}")
 
     def rates_of(self, run: Run, task: str) -> tuple[float, ...]:
-        """Return the learning rates with which a run is fine-tuned on a task.
+        """Return the learning rates to fine-tune a run with on a task.
 
-        With the first seed of a cell the whole grid; with the others the rate chosen with the first.
+        The first seed of a cell tries the whole grid. The other seeds use the rate that it chooses.
 
         Raises:
             StudyError: the run with the first seed has no result yet.
@@ -65,10 +65,10 @@ class Encoders(Study[Scale, Run]):
         return (read_result(file)["fine_tuned"][task]["learning_rate"],)
 
     def commands_left(self, run: Run) -> Iterator[Command]:
-        """Give the commands that a run still needs except those that measure, which need what these leave.
+        """Yield the training commands that a run still needs.
 
-        Where its cell's pilot is not done, those of the pilot alone: it decides what the others are. Where
-        the run with the first seed of its cell has no result, no fine-tuning.
+        If the pilot of its cell is not done, these are only the pilot's commands, because the pilot decides
+        the others. Fine-tuning requires the result of the cell's run with the first seed.
         """
         if self.result_file(run).exists():
             return
@@ -111,11 +111,11 @@ class Encoders(Study[Scale, Run]):
         )
 
     def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
-        """Pre-train a run with what its cell's pilot chose, measure it, and fine-tune it on every task.
+        """Pre-train a run with its pilot's settings, measure it, and fine-tune it on every task.
 
         Raises:
-            StudyError: a command failed, the text cannot be used, or the run with the first seed of its
-                cell has no result.
+            StudyError: a command failed, the text cannot be used, or the cell's run with the first seed
+                has no result.
         """
         text = prepare_corpus(self.scale, self.text, self.corpus, self.run_verb)
         pretrained = self.pretrained(run)
@@ -145,7 +145,7 @@ class Encoders(Study[Scale, Run]):
         return Outcome(found, [workdir / "checkpoints" for workdir in workdirs])
 
     def _tune(self, run: Run, settings: Settings, task: str, clock: Clock, log: Path) -> dict[str, Any]:
-        """Fine-tune on a task over the grid, choose by validation, and measure on the test."""
+        """Fine-tune on a task with each rate, choose a rate by validation, and measure it on the test."""
         workdirs = {rate: self.tuned_with(run, task, rate) for rate in self.rates_of(run, task)}
         with clock.stage(f"{task}_tuning"):
             for rate, workdir in workdirs.items():
@@ -156,7 +156,7 @@ class Encoders(Study[Scale, Run]):
             rate: [line[metric] for line in read_metric_lines(workdir) if metric in line][-1]
             for rate, workdir in workdirs.items()
         }
-        # Of equals the smaller rate.
+        # The smaller rate wins a tie.
         chosen = min(validated, key=lambda rate: (-validated[rate], rate))
         steps = last_step(workdirs[chosen])
         with clock.stage("measuring"):
@@ -175,5 +175,5 @@ class Encoders(Study[Scale, Run]):
         return all_tables(results, {model: tried for model, tried in pilots.items() if tried})
 
     def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
-        """Give the figures of the page."""
+        """Yield the figures of the page."""
         return figures_of(results)

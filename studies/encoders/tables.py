@@ -1,4 +1,4 @@
-"""Tables of the available results, and the paper's Figures 5 and 6 in the study's numbers."""
+"""Tables of the available results, and the paper's Figures 5 and 6 with the study's numbers."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ def seeds_of(results: Results) -> dict[str, list[int]]:
 
 
 def scores_of(results: Results, model: str, seeds: Sequence[int], task: str) -> Scored:
-    """Return the accuracy of a model on a task, answer by answer for each seed."""
+    """Return the accuracy of a model on a task for each seed and question."""
     found = [_measure(results, model, seed, task) for seed in seeds]
     return gather(found, "accuracy")
 
@@ -49,8 +49,8 @@ def all_tables(results: Results, pilots: Mapping[str, Sequence[Mapping[str, Any]
     """Return every table of a scale.
 
     Args:
-        results: the results that are there.
-        pilots: what the pilot of each cell tried, where it is done.
+        results: the available results.
+        pilots: the settings that each finished pilot tried, by model.
     """
     parts = [section("Pilot", _table_of_pilots(pilots))] if pilots else []
     if results:
@@ -80,7 +80,7 @@ def _table_of_pilots(pilots: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:
-    """Return the last validation loss of masked LM, nats for a hidden token."""
+    """Return the last validation loss of masked LM, in nats per hidden token."""
     (curve,) = result["pretraining"]["curves"].values()
     return curve[-1][1]
 
@@ -106,7 +106,7 @@ def _table_of_runs(results: Results) -> str:
 
 
 def _tasks(results: Results) -> list[str]:
-    """Return the tasks that there are results of, in their order."""
+    """Return the tasks that have results, in the order of `TRANSFER_TASKS`."""
     found = next(iter(results.values()))["fine_tuned"]
     return [task for task in TRANSFER_TASKS if task in found]
 
@@ -172,7 +172,7 @@ def _table_of_groups(results: Results) -> str:
 
 
 def figures_of(results: Results) -> Iterator[tuple[str, Figure]]:
-    """Give transfer against loss (Figure 5), accuracy by length (6), and kernels (3 and 4)."""
+    """Yield transfer against loss (Figure 5), accuracy by length (6), and kernels (3 and 4)."""
     for name, draw in (("transfer", _transfer), ("lengths", _lengths)):
         figure = Figure(figsize=(11.0, 6.0), layout="constrained")
         draw(results, figure)
@@ -219,7 +219,7 @@ def _mean(scored: Scored) -> float:
 
 
 def _by_length(results: Results, model: str, task: str) -> tuple[list[float], list[float]]:
-    """Return the middles of quarters of the samples by length, and the share that is right in each."""
+    """Return the mean length and the accuracy of each quarter of the samples, sorted by length."""
     seeds = seeds_of(results)[model]
     lengths = np.array(_measure(results, model, seeds[0], task)["groups"][LENGTH_GROUP], np.float64)
     right: Float[np.ndarray, " samples"] = scores_of(results, model, seeds, task).scores.mean(axis=0)

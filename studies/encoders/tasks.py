@@ -1,13 +1,14 @@
-"""The tasks for fine-tuning pre-trained encoders, made from a corpus of documents with sources.
+"""The fine-tuning tasks of the study, made from a corpus of documents with sources.
 
-- source: which of the corpus's sources a sentence is from.
-- follows: whether the second sentence follows the first, or is elsewhere in the same document.
-- verse: whether two verses mean the same; a quotation of the King James version in a commentary, and a
-  verse of the World English Bible or a neighbour of it.
-- acceptable: a sentence as written, or with two neighbouring words exchanged, or with a verb or determiner
-  in the other number.
-- equal_fixed, equal_variable: whether two rows of words are equal, or differ in a word; rows of ten words,
-  so each word has the same distance to its counterpart in every sample, or of six to sixteen.
+- source: predict the source of a sentence.
+- follows: predict whether the second sentence follows the first or is elsewhere in the same document.
+- verse: predict whether two verses have the same meaning. The first is a quotation of the King James
+  version in a commentary, the second its verse in the World English Bible or a neighbour of that verse.
+- acceptable: predict whether a sentence is as written. A changed sentence has two neighbouring words
+  exchanged, or a verb or determiner in the other number.
+- equal_fixed, equal_variable: predict whether two rows of words are equal or differ in one word. Fixed rows
+  have ten words, so a word and its counterpart always have the same distance. Variable rows have six to
+  sixteen words.
 """
 
 import re
@@ -23,7 +24,7 @@ Record = dict[str, Any]
 Rng = np.random.Generator
 
 PROSE = ("sotu", "moby-dick", "austen-novels", "treasury-of-david", "world-english-bible")
-"""The sources that encoders are pre-trained on."""
+"""The sources of the pre-training text."""
 
 _SOURCES = (*PROSE, "python-docs", "sqlite-docs", "rust-books")
 _QUOTING, _TRANSLATION = "treasury-of-david", "world-english-bible"
@@ -35,7 +36,7 @@ _ORDER, _NUMBER = 0, 1
 _MIN_WORDS = 6
 _APART = 3
 _FIXED, _VARIABLE = (10, 10), (6, 16)
-# A document gives at most this many samples of a task.
+# The maximum number of samples that a document gives to a task.
 _MAX_OF_DOCUMENT = 60
 
 _NUMBERS: Mapping[str, str] = MappingProxyType(
@@ -69,11 +70,11 @@ class TransferTask(NamedTuple):
 
     Attributes:
         classes: the names of its classes.
-        give: (documents, words, rng) -> records in a drawn order, endless or until the documents are used
+        give: (documents, words, rng) -> records in random order, endless or until the documents are used
             up.
         groups: the names of the integer fields that group the scores.
-        of_pairs: whether records come from the documents of all splits together, because a record relates
-            two documents; records with the same `PAIR` belong to one split.
+        of_pairs: whether a record relates two documents, so records come from the documents of all splits;
+            records with the same `PAIR` belong to one split.
     """
 
     classes: tuple[str, ...]
@@ -83,7 +84,7 @@ class TransferTask(NamedTuple):
 
 
 def sentences_of(text: str) -> list[str]:
-    """Return the sentences of a text, each on one line."""
+    """Return the sentences of a text, without line breaks."""
     return [" ".join(part.split()) for part in _SENTENCE_END.split(text) if part.strip()]
 
 
@@ -105,7 +106,7 @@ def _sources(documents: Sequence[Document], words: Sequence[str], rng: Rng) -> I
         found.get(document.source, []).extend(_drawn(usual, rng, _MAX_OF_DOCUMENT))
     drawn = {source: list(_drawn(sentences, rng)) for source, sentences in found.items() if sentences}
     for number in range(min(map(len, drawn.values()), default=0)):
-        # All sources alike, whatever they hold.
+        # Every source gives the same number of samples.
         for source, sentences in drawn.items():
             yield {"text": sentences[number], "label": source}
 
@@ -146,14 +147,14 @@ def _acceptable(documents: Sequence[Document], words: Sequence[str], rng: Rng) -
     for number, sentence in enumerate(_drawn(usual, rng)):
         kind = _ORDER if number % 2 else _NUMBER
         changed = (_exchange if kind == _ORDER else _change_number)(sentence, rng)
-        # Real sentences are such as could have been changed in the same way.
+        # Unchanged sentences also allow the change, so its possibility does not reveal the label.
         if changed is not None:
             real = bool(rng.integers(2))
             yield {"text": sentence if real else changed, "label": _YES_NO[real], "kind": kind}
 
 
 def _exchange(sentence: str, rng: Rng) -> str | None:
-    """Exchange two neighbouring words that are neither the first nor the last."""
+    """Exchange two neighbouring words, never the first or the last one; None if that is impossible."""
     words = sentence.split()
     places = [
         n
@@ -168,7 +169,7 @@ def _exchange(sentence: str, rng: Rng) -> str | None:
 
 
 def _change_number(sentence: str, rng: Rng) -> str | None:
-    """Put a verb or determiner into the other number."""
+    """Put a verb or determiner into the other number; None if that is impossible."""
     words = sentence.split()
     places = [n for n, word in enumerate(words) if word in _NUMBERS]
     if len(words) < _MIN_WORDS or not places:
@@ -208,4 +209,4 @@ TRANSFER_TASKS: Mapping[str, TransferTask] = MappingProxyType(
         "equal_variable": TransferTask(_YES_NO, _equal(_VARIABLE)),
     }
 )
-"""The tasks by their names; single sentences first, then pairs, acceptability, and rows of words."""
+"""The tasks by name."""

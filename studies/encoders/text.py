@@ -1,8 +1,8 @@
 """The text of a scale: prepared prose, and the samples of every task.
 
-No measured sample was trained on. Training samples come from training documents. Measured samples come from
-held-out documents: one half for validation, the other for the test. The task `verse` is the exception: most
-of its verses were pre-trained on, each separately, and only the pairs are held out.
+Training never reads a measured sample. Training samples come from training documents. Measured samples come
+from held-out documents: one half for validation, the other for the test. The task `verse` is an exception:
+pre-training reads most of its verses, each separately, and only the pairs are held out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ SPLITS = (TRAIN, VALIDATION, TEST)
 _DEAL = (*[TRAIN] * 6, VALIDATION, *[TEST] * 3)
 _COMMON_WORDS = 400
 _MIN_LETTERS = 3
-# The subject, prepositional phrase and verb of Marvin and Linzen 2018, in words of old prose.
+# Subject, prepositional phrase and verb as in Marvin and Linzen 2018, with words of old prose.
 _NOUNS = (
     ("man", "men"),
     ("woman", "women"),
@@ -54,33 +54,33 @@ class Corpus(NamedTuple):
     """The files of a corpus, made by `prepare_corpus`.
 
     Attributes:
-        folder: the folder of all of them.
+        folder: the folder of the files.
     """
 
     folder: Path
 
     @property
     def prose(self) -> Path:
-        """The documents that are pre-trained on, those that are held out among them, JSON lines."""
+        """The documents for pre-training, with the held-out ones, as JSON lines."""
         return self.folder / "prose.jsonl"
 
     @property
     def prepared(self) -> Path:
-        """The folder that prepare_data wrote."""
+        """The output folder of prepare_data."""
         return self.folder / "prepared"
 
     @property
     def agreement(self) -> Path:
-        """The sentences of the test of agreement, JSON."""
+        """The sentences of the agreement test, as JSON."""
         return self.folder / "agreement.json"
 
     def samples(self, task: str, split: str) -> Path:
-        """Return the file of a task's samples, JSON lines."""
+        """Return the file of a task's samples, as JSON lines."""
         return self.folder / f"{task}_{split}.jsonl"
 
     @property
     def record(self) -> Path:
-        """What the corpus was made of, JSON; it is written last."""
+        """The record of the corpus, as JSON. `prepare_corpus` writes it last."""
         return self.folder / "corpus.json"
 
 
@@ -105,7 +105,7 @@ def corpus_command(scale: Scale, corpus: Corpus) -> Command:
 
 
 def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -> dict[str, Any]:
-    """Make the files of a corpus, or find them made; return its record.
+    """Make the files of a corpus unless they exist; return its record.
 
     Args:
         scale: the scale.
@@ -114,8 +114,7 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
         run_verb: runs the verb prepare_data.
 
     Raises:
-        StudyError: the text cannot be read, or gives no samples of a task; or the folder is
-            of another text.
+        StudyError: the text cannot be read or gives no samples of a task, or the folder has another text.
     """
     made = read_record(corpus.record, text)
     if made is not None:
@@ -153,12 +152,12 @@ def _split(documents: Sequence[Document], scale: Scale) -> dict[str, list[Docume
     for document in documents:
         is_held_out = split_of(document.text, scale.validation_fraction) == VALIDATION
         (held_out if is_held_out else training).append(document)
-    # Alternately, since documents of a source stand together.
+    # Alternate, because the documents of a source are adjacent.
     return {TRAIN: training, VALIDATION: held_out[::2], TEST: held_out[1::2]}
 
 
 def _write_samples(scale: Scale, documents: Sequence[Document], corpus: Corpus) -> dict[str, Any]:
-    """Write the samples of every task; return their numbers."""
+    """Write the samples of every task; return the number of samples by task and split."""
     limits = {
         TRAIN: scale.training_samples,
         VALIDATION: scale.validation_samples,
@@ -171,7 +170,7 @@ def _write_samples(scale: Scale, documents: Sequence[Document], corpus: Corpus) 
         if name not in scale.tasks:
             continue
         counts[name] = {}
-        # The samples of such a task are drawn once, and dealt out.
+        # Draw the samples of a task of pairs once, and divide them among the splits.
         dealt = (
             _dealt(task.give(documents, words, np.random.default_rng([0, number]))) if task.of_pairs else {}
         )
@@ -187,7 +186,7 @@ def _write_samples(scale: Scale, documents: Sequence[Document], corpus: Corpus) 
 
 
 def _dealt(samples: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the samples by split, those of a pair together: of ten pairs six, one and three."""
+    """Divide samples among the splits in the ratio 6 : 1 : 3; a pair's samples stay together."""
     dealt: dict[str, list[Mapping[str, Any]]] = {split: [] for split in SPLITS}
     for sample in samples:
         dealt[_DEAL[sample[PAIR] % len(_DEAL)]].append(sample)
@@ -195,7 +194,7 @@ def _dealt(samples: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
 
 
 def common_words(documents: Sequence[Document], tokenizer: Tokenizer) -> list[str]:
-    """Return the commonest words of prose, such as are one piece where pieces allow it."""
+    """Return the most common words of prose; only words of one piece if there are enough of them."""
     found: dict[str, int] = {}
     for document in documents:
         if document.source in PROSE:
@@ -210,11 +209,11 @@ def common_words(documents: Sequence[Document], tokenizer: Tokenizer) -> list[st
 def agreement_sentences(count: int, rng: np.random.Generator) -> dict[str, Any]:
     """Return `count` different sentences in the JSON that the task `agreement` reads as `choices`.
 
-    In them a verb agrees with its subject across another noun ("The man near the kings was ..."); the
-    numbers of both nouns are balanced.
+    A verb agrees with its subject across another noun ("The man near the kings was ..."). All four
+    combinations of the nouns' numbers are equally common.
 
     Args:
-        count: the number of sentences, at most some thousands.
+        count: the number of sentences, at most a few thousand.
         rng: the source of every random choice.
     """
     examples: dict[str, dict[str, Any]] = {}

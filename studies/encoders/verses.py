@@ -1,8 +1,9 @@
 """Pairs of verses with the same meaning: quotations of one translation, located in another.
 
-The two texts do not name their verses alike, so a quotation is located by its words. A verse belongs to it
-if their shared words weigh most, by inverse document frequency, and more than half of all their words.
-Verses that share words with a quotation without the same meaning remain among the neighbours of the verse.
+The two texts name their verses differently, so the words of a quotation locate it. A word's weight is its
+inverse document frequency. A verse matches a quotation if its share of common words, by weight, is the
+largest of all verses and more than half. Verses that share words with a quotation without the same meaning
+remain among the neighbours of the verse.
 """
 
 import math
@@ -23,12 +24,12 @@ _MAX_VERSES_OF_A_WORD = 2000
 
 
 class VersePair(NamedTuple):
-    """A quotation, and its verse in the other translation.
+    """A quotation and its verse in the other translation.
 
     Attributes:
         quotation: the verse as quoted.
         translation: the verse in the other translation.
-        neighbours: lines near the translated verse, without the verse itself.
+        neighbours: the lines near the translated verse, without the verse.
     """
 
     quotation: str
@@ -40,9 +41,9 @@ class _Place(NamedTuple):
     """The place of a verse.
 
     Attributes:
-        book: the number of its text.
-        line: the number of its first line.
-        lines: the number of its lines.
+        book: the index of its text.
+        line: the index of its first line.
+        lines: the number of lines.
     """
 
     book: int
@@ -56,11 +57,11 @@ def words_of(text: str) -> set[str]:
 
 
 def neighbouring_pairs(quoting: Sequence[str], translated: Sequence[str]) -> Iterator[VersePair]:
-    """Give every quotation that is found again, once, in the order of the quotations.
+    """Yield every quotation that has a matching verse, once, in the order of the quotations.
 
     Args:
-        quoting: texts with quotations of one translation.
-        translated: texts of another, a verse or a part of one on each line.
+        quoting: the texts with quotations of one translation.
+        translated: the texts of another translation, with a verse or a part of a verse on each line.
     """
     books = [[line.strip() for line in text.splitlines() if line.strip()] for text in translated]
     index = _Index(books)
@@ -91,7 +92,7 @@ def _is_usual(line: str) -> bool:
 
 
 class _Index:
-    """The verses by their words."""
+    """An index of verses by word."""
 
     def __init__(self, books: Sequence[Sequence[str]]):
         self._books = books
@@ -119,7 +120,7 @@ class _Index:
         return " ".join(self._books[place.book][place.line : place.line + place.lines])
 
     def find(self, words: set[str]) -> _Place | None:
-        """Return the verse that shares most with these words; None where that is too little."""
+        """Return the place of the verse that shares most with these words; None if it shares too little."""
         if len(words) < _MIN_WORDS:
             return None
         shared: Counter[int] = Counter()
@@ -127,7 +128,7 @@ class _Index:
             for number in self._by_word.get(word, ()):
                 shared[number] += self._weights[word]
         size = sum(self._weights.get(word, self._unknown) for word in words)
-        # Of equals the first, whatever the order of the words was.
+        # The first verse wins a tie.
         found = [(2 * weight / (size + self._sizes[n]), -n) for n, weight in shared.items()]
         share, number = max(found, default=(0.0, 0))
         return self._places[-number] if share > _SHARE else None
