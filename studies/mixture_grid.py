@@ -117,7 +117,7 @@ def best_mixtures(results: Results) -> list[tuple[int, int, int]]:
 
 
 def best_fixed(results: Results) -> tuple[int, int, int] | None:
-    """Return the mixture with the best mean over the fresh seeds; None until all their runs have results."""
+    """Return the mixture with the best mean over the fresh seeds; None until all of them have results."""
     found = {
         mixture: [objective(result) for run, result in results.items() if _is_fresh(run, mixture)]
         for mixture in best_mixtures(results)

@@ -55,13 +55,13 @@ class Scale:
 
     Attributes:
         name: the name.
-        pairs: the numbers of pairs of a sequence; the last one is measured.
+        pairs: the counts of key-value pairs in a sequence; the last count is measured.
         length: the positions of a row.
         rows: the rows of a step.
         steps: the train steps.
         rates: the peak learning rates.
         seeds: the seeds.
-        states: the numbers of a layer's state.
+        states: the sizes of a layer's state, in numbers.
     """
 
     name: str
@@ -89,11 +89,11 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
 
 
 def mixer(name: str, numbers: int) -> dict[str, Any] | None:
-    """Return the fields of a model whose layers carry so many numbers; None where it has no such size.
+    """Return the config fields for a state of `numbers` numbers a layer; None if there is no such size.
 
-    The state of gated_ssm_plus and hawk_mlp is as wide as the layer, so that a model of a large one would
-    have ten times the parameters of the others. That of the others grows by itself. The transformer's cache
-    of 64 tokens has 8,192 numbers.
+    The state of gated_ssm_plus and hawk_mlp is as wide as the layer. A large one would give the model ten
+    times the parameters of the others, so these mixers have no large size. The states of the other mixers
+    grow independently of the layer. The transformer's cache of 64 tokens has 8,192 numbers.
     """
     if name in ("gated_ssm_plus", "hawk_mlp"):
         return {"state": numbers, "sections": (HawkConfig(heads=8),)} if numbers <= 512 else None
@@ -125,14 +125,14 @@ MIXERS = (
 
 
 class Run(NamedTuple):
-    """A model that learns to recall.
+    """The training and measurement of a model.
 
     Attributes:
-        scale: the name of its scale.
-        mixer: the name of its mixer.
-        state: the numbers of a layer's state.
+        scale: the name of the scale.
+        mixer: the name of the mixer.
+        state: the size of a layer's state, in numbers.
         rate: the peak learning rate.
-        seed: the seed of its parameters and its sequences.
+        seed: the seed of parameters and sequences.
     """
 
     scale: str
@@ -151,9 +151,9 @@ Results = Mapping[Run, Mapping[str, Any]]
 
 
 def draw_batch(scale: Scale, pairs: Sequence[int], rng: np.random.Generator) -> Batch:
-    """Return packed rows, each of sequences of one of these numbers of pairs.
+    """Return packed rows of sequences. The sequences of a row have one of the given counts of pairs.
 
-    The values that are asked for are the only targets with loss.
+    Only the queried values are targets with loss.
     """
     shape = (scale.rows, scale.length)
     inputs, segments, positions = (np.empty(shape, np.int32) for _ in range(3))
@@ -167,7 +167,7 @@ def draw_batch(scale: Scale, pairs: Sequence[int], rng: np.random.Generator) -> 
             of_sample = row, slice(start, start + size)
             inputs[of_sample] = (*sequence.pairs, *sequence.queries)
             segments[of_sample], positions[of_sample] = sample + 1, np.arange(size)
-            # The key stands where its value is predicted.
+            # The position of a query key predicts its value.
             mask[row, start + 2 * number + 2 * sequence.slots] = True
     nothing = np.zeros_like(inputs)
     return Batch(inputs, np.roll(inputs, -1, axis=1), mask, segments, positions, nothing > 0, nothing)
@@ -175,7 +175,7 @@ def draw_batch(scale: Scale, pairs: Sequence[int], rng: np.random.Generator) -> 
 
 @dataclass(frozen=True)
 class Recall(Study[Scale, Run]):
-    """What a state recalls."""
+    """Measures recall by mixer and by size of the state."""
 
     name = "recall"
     page = "recall.md"
@@ -184,7 +184,7 @@ class Recall(Study[Scale, Run]):
     has_text = False
 
     def runs(self) -> Iterator[Run]:
-        """Give all runs, the seeds one after the other."""
+        """Yield all runs, seed by seed."""
         for seed in self.scale.seeds:
             for state in self.scale.states:
                 for name in MIXERS:
@@ -193,17 +193,17 @@ class Recall(Study[Scale, Run]):
                             yield Run(self.scale.name, name, state, rate, seed)
 
     def title(self, run: Run) -> str:
-        """Return what a run is, in words."""
+        """Return a description of a run."""
         return f"{run.mixer}, {run.state} numbers a layer, rate {run.rate:g}"
 
     def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
-        """Train a model, and measure it on sequences that it has not seen."""
+        """Train a model, and measure it on unseen sequences."""
         del log
         with clock.stage("training"):
             return Outcome(train(self.scale, run))
 
     def tables(self, results: Results) -> list[str]:
-        """Return the recall of each mixer and size at its best rate, and each rate of the first seed."""
+        """Return the recall of each mixer and size at its best rate, and at every rate by seed."""
         best = best_rates(results)
         head = ["mixer", "numbers a layer", "parameters", "best rate", "values recalled", "by seed"]
         rows = []
@@ -240,7 +240,7 @@ class Recall(Study[Scale, Run]):
         ]
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
-        """Give recall by the size of the state, a line a mixer and a dot a seed."""
+        """Yield a figure of recall by the size of the state: one line per mixer, one dot per seed."""
         best = best_rates(results)
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
@@ -268,14 +268,14 @@ Best = dict[tuple[str, int], tuple[float, list[float], int]]
 
 
 def best_rates(results: Results) -> Best:
-    """Return by mixer and state the rate of the best mean over its seeds, their recall, and parameters."""
+    """Return by mixer and state the rate of the best mean recall, its recall by seed, and parameters."""
     groups: dict[tuple[str, int], dict[float, list[tuple[float, int]]]] = {}
     for run, result in sorted(results.items(), key=lambda item: item[0].seed):
         rates = groups.setdefault((run.mixer, run.state), {})
         rates.setdefault(run.rate, []).append((result["recalled"], result["parameters"]))
     best: Best = {}
     for key, rates in sorted(groups.items(), key=lambda item: (MIXERS.index(item[0][0]), item[0][1])):
-        # Of a rate with fewer seeds, which is still running, nothing is chosen.
+        # Skip rates with fewer seeds: they are still running.
         most = max(map(len, rates.values()))
         whole = {rate: found for rate, found in rates.items() if len(found) == most}
         rate = max(whole, key=lambda rate: np.mean([one for one, _ in whole[rate]]))
@@ -287,7 +287,7 @@ def model_config(run: Run) -> ModelConfig:
     """Return the architecture of a run.
 
     Raises:
-        ValueError: its mixer has no state of that size.
+        ValueError: the mixer has no state of that size.
     """
     fields = mixer(run.mixer, run.state)
     if fields is None:
@@ -300,7 +300,7 @@ def model_config(run: Run) -> ModelConfig:
 
 
 def train(scale: Scale, run: Run) -> dict[str, Any]:
-    """Train a run's model, and return what it recalls, with its curve."""
+    """Train a run's model; return its recall, number of parameters and learning curve."""
     config = model_config(run)
     model = build_model(config, TABLE_ROWS)
     optimizer = make_optimizer(
@@ -315,7 +315,7 @@ def train(scale: Scale, run: Run) -> dict[str, Any]:
     state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
     loss = language_model_loss(model, 1, scale.length)
 
-    # The rate is an argument, so that all rates run one compiled program.
+    # The rate is an argument, so all rates share one compiled program.
     @partial(jax.jit, donate_argnums=0)
     def step(state: TrainState, batch: Batch, rate: float) -> tuple[TrainState, StepMetrics]:
         def update(grads, opt_state, params=None):
@@ -336,7 +336,7 @@ def train(scale: Scale, run: Run) -> dict[str, Any]:
             right = asked = 0.0
     measured = jax.jit(loss.sums)
     right = asked = 0.0
-    # Of another generator than any step has.
+    # No step uses this generator.
     unseen = np.random.default_rng([run.seed, scale.steps + 1, 1])
     for _ in range(max(MEASURED_SEQUENCES // scale.rows, 1)):
         batch = draw_batch(scale, scale.pairs[-1:], unseen)

@@ -1,16 +1,16 @@
-"""The results of finished runs: one compressed file of JSON lines per run, written whole or not at all.
+"""The results of finished runs: one compressed file of JSON lines per run, written atomically.
 
     xz -dc docs/measurements/retrieval/small.hawk.birdie.0.jsonl.xz | less
 
-The first line describes the run: study, format version, fields of the run, circumstances. Each other line
-is one part of the measurements, and names its place:
+The first line describes the run: study, format version, fields of the run, circumstances. Every other line
+is one part of the measurements and names its place:
 
     {"part": "pretraining/config/optimizer", "learning_rate": 0.003, ...}
     {"part": "pretraining/mixture[]", "step": 150, "probabilities": {"copying": 0.4, ...}}
     {"part": "fine_tuned/phonebook/test/entries_2", "scores": {"exact_match": [1, 0, ...], ...}, ...}
 
-A part whose name ends with [] is one item of a list. A study may add keys or parts; readers ignore parts
-that they do not know.
+A part whose name ends with [] is one item of a list. A study may add keys or parts; readers ignore unknown
+parts.
 """
 
 import datetime
@@ -32,7 +32,7 @@ SUFFIX = ".jsonl.xz"
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sentencepiece", "grain", "orbax-checkpoint")
 _ITEM = "[]"
-# Of a number; all of them would take twice the space.
+# The significant digits of a number. All digits would take twice the space.
 _DIGITS = 6
 
 
@@ -69,7 +69,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git prints about the repository; None where it is none, as in an unpacked archive."""
+    """Return git's output for the repository; None outside of a repository, as in an unpacked archive."""
     try:
         found = subprocess.run(
             ["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=True
@@ -98,12 +98,12 @@ def write_result(file: Path, description: Mapping[str, Any], found: Mapping[str,
 
     Args:
         file: the file.
-        description: the first line but for the format version.
-        found: what was measured: nested mappings, lists of them, and plain values as leaves. All of it is
-            a function of the code and the run alone: a run that was stopped and resumed measures the same.
+        description: the first line without the format version.
+        found: the measurements: nested mappings, lists of mappings, and plain values as leaves. They depend
+            only on the code and the run: a stopped and resumed run measures the same.
 
     Raises:
-        ValueError: a name of a part has a character that separates parts.
+        ValueError: a part's name contains / or ends with [].
     """
     lines = [{**description, "format_version": FORMAT_VERSION}, *map(_rounded, _lines_of(found, ()))]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
@@ -112,7 +112,7 @@ def write_result(file: Path, description: Mapping[str, Any], found: Mapping[str,
 
 
 def _lines_of(value: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Give the lines of a mapping: its plain values in one, and those of its parts."""
+    """Yield the lines of a mapping: one line with its plain values, then the lines of its parts."""
     parts = {name: part for name, part in value.items() if isinstance(part, Mapping) or _has_items(part)}
     plain = {name: part for name, part in value.items() if name not in parts}
     if plain or (place and not parts):
@@ -141,7 +141,7 @@ def _has_items(value: Any) -> bool:
 
 
 def read_result(file: Path) -> dict[str, Any]:
-    """Return a result as it was written, with the keys of its first line among those of its parts.
+    """Return a result, with the keys of its first line and of its parts in one mapping.
 
     Raises:
         StudyError: the file is damaged or of another format.
@@ -172,7 +172,7 @@ def read_result(file: Path) -> dict[str, Any]:
 def read_results(
     results: Path, scale: str, make_run: Callable[..., AnyRun]
 ) -> dict[AnyRun, dict[str, Any]]:
-    """Return the results of a scale that are there, in the order of their runs.
+    """Return the available results of a scale, sorted by run.
 
     Raises:
         StudyError: a file is damaged or of another format.

@@ -6,8 +6,8 @@
 
 A study is a subclass of `Study` that defines its runs, the measurement of a run, and the tables and figures
 of the results. You can stop a study at any instant; the same command resumes it. A finished run is one file
-in --results and does not run again. --tables uses only the results. It writes the part of the page between
-`<!-- begin STUDY.SCALE -->` and `<!-- end STUDY.SCALE -->`, and the figures next to the page.
+in --results and does not run again. --tables requires only the results. It writes the part of the page
+between `<!-- begin STUDY.SCALE -->` and `<!-- end STUDY.SCALE -->`, and the figures next to the page.
 """
 
 import abc
@@ -164,7 +164,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         return read_results(self.results, self.scale.name, self.make_run)
 
     def finish(self, run: AnyRun) -> Path:
-        """Do what is left of a run, and write its result; return the file.
+        """Finish a run and write its result; return the file.
 
         Raises:
             StudyError: see `measure`.
@@ -181,7 +181,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         return file
 
     def print_list(self, runs: Sequence[AnyRun]) -> None:
-        """Print a table of runs; of a single unfinished one the commands that it still needs, too."""
+        """Print a table of runs; for a single unfinished run, also the commands that it still needs."""
         results = self.read_results()
         left = {run: list(self.commands_left(run)) for run in runs if run not in results}
         listed = [
@@ -199,11 +199,11 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
                 print(command)
 
     def page_text(self, results: Mapping[AnyRun, Mapping[str, Any]], figures: Sequence[Path]) -> str:
-        """Return every table of the scale, its figures, and the runs that are missing with their command.
+        """Return the tables and figures of the scale, and the missing runs with a command to run them.
 
         Args:
-            results: the results that are there.
-            figures: the figures, named relative to the page.
+            results: the available results.
+            figures: the files of the figures, relative to the page.
         """
         parts = [*self.tables(results)]
         parts += [f"![{path.stem.replace('_', ' ')}]({path})" for path in figures]
@@ -226,15 +226,15 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         return "\n\n".join(parts)
 
     def write_page(self, page: Path) -> None:
-        """Write tables and figures of whatever results are there, the figures beside the page.
+        """Write tables and figures of the available results to the page; create the page if it is missing.
 
-        A page that is not there is made.
+        The figures are files next to the page.
 
         Raises:
-            StudyError: a result cannot be read, or the page lacks its marks; nothing is written then.
+            StudyError: a result cannot be read, or the page lacks its marks. Then nothing is written.
         """
         results = self.read_results()
-        # Before a figure is drawn that no page would show.
+        # Check the page before drawing any figure.
         before, after = split_at_marks(page, f"{self.name}.{self.scale.name}")
         drawn = []
         with figure_style():
@@ -248,7 +248,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG of few colours, which takes a third of the bytes."""
+    """Write a figure as a PNG with few colours, which has a third of the size."""
     drawn, reduced = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=_DPI)
     with Image.open(drawn) as image:
@@ -260,7 +260,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def split_at_marks(page: Path, mark: str) -> tuple[str, str]:
-    """Return a page up to the mark that begins a part, and from the one that ends it; of no page the marks.
+    """Return the page up to the begin mark and from the end mark; only the marks if there is no page.
 
     Raises:
         StudyError: the page lacks the marks.
@@ -287,7 +287,8 @@ def main(
     Args:
         study: the study.
         description: the docstring of its command.
-        final: measures a finished run on a file that is kept for the end, and returns the run's result.
+        final: (study, run, file) -> measures a finished run on the file of --final, and returns the file of
+            the run's result.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -341,7 +342,7 @@ def main(
 
 
 def choose_runs(runs: Iterable[AnyRun], pattern: str) -> list[AnyRun]:
-    """Return the runs whose names match; where none does, end the command and say so."""
+    """Return the runs whose names match the pattern; exit with an error if none matches."""
     every = list(runs)
     chosen = [run for run in every if fnmatch.fnmatchcase(run.name, pattern)]
     if not chosen:

@@ -1,8 +1,8 @@
-"""Statistics for a few seeds: exact tests, and times that may be censored.
+"""Statistics for a few seeds: exact tests, and censored times.
 
-Values of one seed are paired if the runs of a seed share their draws. An interval over n seeds is
-`birdie_jax.comparison.seed_interval`. The questions are fixed and common to all seeds, so an interval is
-about other seeds and the same questions.
+Values of one seed are paired if the runs of that seed share random numbers. An interval over n seeds is
+`birdie_jax.comparison.seed_interval`. All seeds answer the same fixed questions, so an interval covers
+other seeds but not other questions.
 """
 
 from collections.abc import Sequence
@@ -12,27 +12,27 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Bool, Float
 
-# Two groups of ten; of more the p-value is that of as many permutations that are drawn.
+# Enough for all permutations of two groups of ten. Larger groups use as many random permutations.
 _MAX_PERMUTATIONS = 200_000
 
 
 def learned_or_not(first: tuple[int, int], second: tuple[int, int]) -> float:
-    """Return the two-sided p-value of Fisher's exact test that two arms learn as often as each other.
+    """Return the two-sided p-value of Fisher's exact test that two arms learn equally often.
 
     Args:
-        first: of one arm, the runs that learned and all runs.
-        second: the same of the other arm.
+        first: the number of runs that learned and the number of all runs, for one arm.
+        second: the same for the other arm.
     """
     table = [[learned, runs - learned] for learned, runs in (first, second)]
     return float(scipy.stats.fisher_exact(table).pvalue)
 
 
 class Times(NamedTuple):
-    """Steps until something was reached, some of them censored.
+    """Steps until each run reaches a goal. Steps of runs that do not reach it are censored.
 
     Attributes:
-        steps: the steps at which it was reached, or after which nobody looked.
-        reached: whether it was.
+        steps: the step at which a run reaches the goal, or its last observed step.
+        reached: whether the run reaches the goal.
     """
 
     steps: Float[np.ndarray, " runs"]
@@ -40,7 +40,7 @@ class Times(NamedTuple):
 
 
 def censored(steps: Sequence[int | None], cap: int) -> Times:
-    """Return times, given as steps; None where it was not reached within `cap` steps."""
+    """Return times from steps. None is a run that does not reach the goal within `cap` steps."""
     return Times(
         np.array([cap if step is None else step for step in steps], float),
         np.array([step is not None for step in steps]),
@@ -48,9 +48,9 @@ def censored(steps: Sequence[int | None], cap: int) -> Times:
 
 
 def median_time(steps: Sequence[int | None]) -> int | None:
-    """Return the median of an odd number of times; None where it is censored.
+    """Return the median of an odd number of times; None if it is censored.
 
-    Those that are None come after all others, whatever the cap.
+    Censored times (None) sort after all others.
     """
     if len(steps) % 2 == 0:
         raise ValueError(f"median: found {len(steps)} times; allowed: an odd number")
@@ -59,12 +59,13 @@ def median_time(steps: Sequence[int | None]) -> int | None:
 
 
 def log_rank(first: Times, second: Times) -> float:
-    """Return the two-sided p-value of the log-rank test by permutation of the runs between two arms.
+    """Return the two-sided p-value of the log-rank test, by permutation of the runs between two arms.
 
-    The statistic is the first arm's events less those that are expected; it is a sum over the runs of the
-    arm of scores that no permutation changes: 1 for an event, less the cumulative hazard (Nelson-Aalen) of
-    all runs at the run's time. All permutations are counted where they are at most 200,000. Runs of a seed
-    that are alike make the test cautious, not bold.
+    The statistic is the observed minus the expected number of events of the first arm, which is the sum of
+    the arm's scores. A run's score is 1 for an event and 0 otherwise, minus the cumulative hazard
+    (Nelson-Aalen) of all runs at the run's time. Permutations do not change the scores. The test uses all
+    permutations if there are at most 200,000. If runs of the same seed are similar, the test is
+    conservative.
     """
     scores = _scores(first, second)
     return float(
@@ -80,10 +81,10 @@ def log_rank(first: Times, second: Times) -> float:
 
 
 def paired_log_rank(first: Times, second: Times) -> float:
-    """Return the p-value of the same statistic where the two runs of each seed are exchanged, or not.
+    """Return the p-value of the log-rank test, by exchange of the two runs of each seed.
 
     Raises:
-        ValueError: the arms have not the same number of runs.
+        ValueError: the arms have different numbers of runs.
     """
     if len(first.steps) != len(second.steps):
         found = len(first.steps), len(second.steps)
@@ -102,7 +103,7 @@ def paired_log_rank(first: Times, second: Times) -> float:
 
 
 def _scores(first: Times, second: Times) -> Float[np.ndarray, " runs"]:
-    """Return the log-rank score of each run, whose sum over both arms is 0."""
+    """Return the log-rank score of each run. The scores of both arms sum to 0."""
     steps = np.concatenate([first.steps, second.steps])
     reached = np.concatenate([first.reached, second.reached])
     times = np.unique(steps[reached])

@@ -43,9 +43,9 @@ SETTINGS = {
     "eval.batches_per_arm": 1,
     "eval.rows": 4,
 }
-# Of 100 examples 95 copy texts of 3 to 18 tokens; causal LM has some 30 % of the loss.
+# 95 of 100 examples copy texts of 3 to 18 tokens. Causal LM has about 30 % of the loss.
 SHORT = "0: short_copying=30, short_selective_copying=66, causal_lm=1, prefix_lm=1, span_corruption=2"
-# Of 100 examples 75 copy, texts of all lengths; causal LM and prefix LM have some 70 % of the loss.
+# 75 of 100 examples copy texts of all lengths. Causal LM and prefix LM have about 70 % of the loss.
 LANGUAGE = (
     "0: short_copying=8, copying=7, short_selective_copying=30, selective_copying=30, causal_lm=7, "
     "prefix_lm=7, span_corruption=6, deshuffling=5"
@@ -72,7 +72,7 @@ CONTENDERS = {
     "short, read causally": {"bandit.stages": SHORT, "model.bidirectional": False},
 }
 SHOWN = ("short_copying", "short_selective_copying", "copying", "selective_copying", "causal_lm")
-# What the table adds to the name of a contender.
+# The table's text after the name of a contender.
 TITLES: Mapping[str, str] = MappingProxyType(
     {
         "short": ": 96 % of the examples copy texts of 3 to 18 tokens",
@@ -106,17 +106,17 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
 
 
 def of_length(settings: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
-    """Return settings whose steps are the same shares of a run of the scale as of one of `SETTINGS`."""
+    """Return settings with all counts of steps scaled from the run of `SETTINGS` to one of the scale."""
     steps = ("train.num_steps", "bandit.every_steps", "optimizer.warmup_steps")
     share = scale.steps / SETTINGS["train.num_steps"]
     return {**settings, **{name: max(1, round(settings[name] * share)) for name in steps}}
 
 
 class Run(NamedTuple):
-    """A contender that is pre-trained.
+    """The pre-training of a contender.
 
     Attributes:
-        scale: the name of its scale.
+        scale: the name of the scale.
         contender: the name of the contender.
     """
 
@@ -134,7 +134,7 @@ Results = Mapping[Run, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class SmallMixtures(OneTraining[Scale, Run]):
-    """What makes a small model copy."""
+    """Compares mixtures and settings by how soon a small model copies."""
 
     name = "small_mixtures"
     page = "retrieval.md"
@@ -142,15 +142,15 @@ class SmallMixtures(OneTraining[Scale, Run]):
     make_run = Run
 
     def runs(self) -> Iterator[Run]:
-        """Give a run for each contender."""
+        """Return a run for each contender."""
         return (Run(self.scale.name, contender) for contender in CONTENDERS)
 
     def settings(self, run: Run) -> dict[str, Any]:
-        """Return the settings of all contenders, changed by this one, for the scale's length."""
+        """Return the common settings with the contender's changes, for the scale's run length."""
         return of_length(SETTINGS | CONTENDERS[run.contender], self.scale)
 
     def tables(self, results: Results) -> list[str]:
-        """Return the accuracy of each class at the end, by contender."""
+        """Return the final accuracy of each class, by contender."""
         rows = []
         for contender, result in _in_order(results):
             last = {name: values[-1] for name, values in accuracy_by_class(result).items()}
@@ -163,7 +163,7 @@ class SmallMixtures(OneTraining[Scale, Run]):
         ]
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
-        """Give the accuracy of each class by tokens."""
+        """Yield a figure of the accuracy of each class by tokens."""
         figure = Figure(figsize=(15, 3.6), layout="constrained")
         axes = figure.subplots(1, len(SHOWN), sharey=True)
         for name, axis in zip(SHOWN, axes, strict=True):
@@ -186,7 +186,7 @@ def _in_order(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def accuracy_by_class(result: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the mean accuracy of each class's arms, by decision."""
+    """Return the mean accuracy over each class's arms, by decision."""
     mixture = make_mixture("small_models", SETTINGS["batching.length"])
     group_of = dict(zip(mixture.names, mixture.groups, strict=True))
     measured = np.array(result["validation_accuracy"])

@@ -87,10 +87,10 @@ YOKED, PERMUTED = "yoked", "permuted"
 
 
 class Run(NamedTuple):
-    """A contender that is pre-trained.
+    """The pre-training of a contender with a seed.
 
     Attributes:
-        scale: the name of its scale.
+        scale: the name of the scale.
         contender: the name of the contender.
         seed: the seed of parameters and text.
     """
@@ -109,14 +109,14 @@ Results = Mapping[Run, Mapping[str, Any]]
 
 
 def class_shares(result: Mapping[str, Any]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of the classes, and the share of each at every decision, [decisions, classes]."""
+    """Return the names of the classes, and their shares at every decision, [decisions, classes]."""
     names = tuple(dict.fromkeys(class_of_arm().values()))
     of_arms = np.array([names.index(class_of_arm()[arm]) for arm in result["arms"]])
     return names, np.array(result["probability"]) @ np.eye(len(names))[of_arms]
 
 
 def control_stages(control: str, result: Mapping[str, Any], seed: int) -> str:
-    """Return the schedule of a control of the run that gave a result."""
+    """Return the schedule of a control for the run with this result."""
     names, shares = class_shares(result)
     if control == YOKED:
         return stages_text(names, shares.mean(axis=0, keepdims=True))
@@ -125,10 +125,10 @@ def control_stages(control: str, result: Mapping[str, Any], seed: int) -> str:
 
 
 def objectives(results: Results) -> dict[str, dict[int, float]]:
-    """Return J at the end by contender and seed, in the order of the contenders.
+    """Return the final J by contender and seed, in the order of the contenders.
 
-    That of the published policy, which validates two batches, is less what the second batch adds to J of
-    uniform in the mean.
+    The published policy validates two batches. Its J is corrected by the mean effect of the second batch on
+    the J of uniform.
     """
     found: dict[str, dict[int, float]] = {}
     for contender in (BEST, UNIFORM, TWO_BATCHES, *STEERING, YOKED, PERMUTED):
@@ -145,7 +145,7 @@ def objectives(results: Results) -> dict[str, dict[int, float]]:
 
 
 def best_steering(results: Results) -> str | None:
-    """Return the contender that steers with the lowest mean J; None while one of them is not done."""
+    """Return the steering policy with the lowest mean J; None until all of them have results."""
     found = objectives(results)
     if any(len(found.get(contender, ())) < len(SEEDS) for contender in STEERING):
         return None
@@ -154,7 +154,7 @@ def best_steering(results: Results) -> str | None:
 
 @dataclass(frozen=True)
 class Steering(OneTraining[Scale, Run]):
-    """Policies that steer against the best fixed mixture."""
+    """Compares steering policies with the best fixed mixture."""
 
     name = "steering"
     page = "steering.md"
@@ -162,13 +162,13 @@ class Steering(OneTraining[Scale, Run]):
     make_run = Run
 
     def best_stage(self) -> str | None:
-        """Return the schedule of the best fixed mixture; None while the grid is not done."""
+        """Return the schedule of the best fixed mixture; None until the grid is complete."""
         grid = MixtureGrid(self.scale, GRID_RESULTS, self.workdirs, self.text)
         best = best_fixed(grid.read_results())
         return None if best is None else stage_of(best)
 
     def runs(self) -> Iterator[Run]:
-        """Give the contenders by seed and, once those that steer are done, the controls of the best one."""
+        """Yield the contenders by seed; once all steering policies are done, also the best's controls."""
         unsteered = [name for name in UNSTEERED if name != BEST or self.best_stage() is not None]
         for seed in SEEDS:
             for contender in (*unsteered, *STEERING):
@@ -179,7 +179,7 @@ class Steering(OneTraining[Scale, Run]):
                     yield Run(self.scale.name, control, seed)
 
     def settings(self, run: Run) -> dict[str, Any]:
-        """Return the settings of `mixture_grid` with the policy of a run, for the scale's length."""
+        """Return the settings of `mixture_grid` with the policy of a run, for the scale's run length."""
         of_run = {
             "seed": run.seed,
             "objectives.shares_of": "target_tokens",
@@ -198,7 +198,7 @@ class Steering(OneTraining[Scale, Run]):
         return of_length(SETTINGS | of_run, self.scale)
 
     def tables(self, results: Results) -> list[str]:
-        """Return J and the regret of every contender, and the shares that it gave."""
+        """Return J, the regret and the shares of every contender."""
         found = objectives(results)
         rows = []
         for contender, by_seed in found.items():
@@ -244,7 +244,7 @@ class Steering(OneTraining[Scale, Run]):
         return sections
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
-        """Give the shares of the groups over the run, a panel a contender that steers."""
+        """Yield a figure of the groups' shares over the run, with one panel per steering policy."""
         contenders = [name for name in STEERING if any(run.contender == name for run in results)]
         if not contenders:
             return

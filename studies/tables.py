@@ -1,4 +1,4 @@
-"""Tables in Markdown, and cells that several studies share."""
+"""Markdown tables, and cells that several studies share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,31 +9,31 @@ _HOUR = 3600.0
 
 
 def percentage(share: float) -> float:
-    """Return a share in percent, without its last bits, so that halves round alike on all processors."""
+    """Return a share in percent, without its last bits, so halves round alike on all processors."""
     return round(100 * share, 9)
 
 
 def section(title: str, text: str) -> str:
-    """Return a section of a page."""
+    """Return a section of a page, with its heading."""
     return f"### {title}\n\n{text}"
 
 
 def rows_of_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table."""
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
 def percent(interval: Interval) -> str:
-    """Return a share with its interval, in per cent."""
+    """Return a mean share with its interval, in per cent."""
     return f"{100 * interval.mean:.1f} ({100 * interval.low:.1f} .. {100 * interval.high:.1f})"
 
 
 def hours(seconds: float) -> str:
-    """Return seconds as hours."""
+    """Return seconds as hours, with two decimals."""
     return f"{seconds / _HOUR:.2f}"
 
 
 def cells_of_circumstances(result: Mapping[str, Any]) -> list[str]:
-    """Return cores, commit and date of a run."""
+    """Return the number of cores, the commit and the date of a run."""
     found = result["circumstances"]
     return [str(found["machine"]["cores_used"]), (found["commit"] or "")[:10], found["date"][:10]]

@@ -1,4 +1,4 @@
-"""The program's verbs as child processes; keeps their total time over interruptions."""
+"""Runs the program's verbs as child processes, and adds up their time across interruptions."""
 
 import contextlib
 import json
@@ -39,15 +39,15 @@ class Command(NamedTuple):
         return shlex.join(["python", "-m", f"birdie_jax.{self.verb}", *self.arguments])
 
 
-# (command, file for what it prints) -> runs it to its end; raises StudyError where it fails
+# (command, file for its output) -> runs the command to its end; raises StudyError if it fails.
 RunVerb = Callable[[Command, Path], None]
 
 
 def run_verb(command: Command, log: Path) -> None:
-    """Run a command on the cores of this process; if this process is ended, so is the command.
+    """Run a command on the cores of this process. The command ends if this process ends.
 
     Raises:
-        StudyError: the command ended with another status than 0.
+        StudyError: the command exits with a status other than 0.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:
@@ -68,7 +68,7 @@ def run_verb(command: Command, log: Path) -> None:
 
 
 class Clock:
-    """The wall-clock seconds of the stages of a run, over all attempts, kept in a file."""
+    """Counts the wall-clock seconds of a run's stages over all attempts, and keeps them in a file."""
 
     def __init__(self, file: Path):
         """Continue from the seconds in `file`, if it exists."""

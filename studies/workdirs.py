@@ -1,4 +1,4 @@
-"""The outputs of a run in its workdir: metrics, training records, and measures by `evaluate`."""
+"""The outputs of a run in its workdir: metrics, training records, and measurements by `evaluate`."""
 
 import hashlib
 import json
@@ -14,37 +14,37 @@ from studies.verbs import Command, RunVerb, StudyError
 
 _DIGITS = 6
 
-# (the kind of the task, one of its answers) -> metrics that the task does not have
+# (kind of the task, one of its answers) -> metrics that the task does not have.
 MoreMetrics = Callable[[str, Mapping[str, Any]], Mapping[str, float]]
 
 
 def is_trained(workdir: Path) -> bool:
-    """Return whether a workdir's training has ended."""
+    """Return whether a workdir's training is complete."""
     summary = workdir / "summary.json"
     return summary.exists() and json.loads(summary.read_text())["completed"]
 
 
 def last_step(workdir: Path) -> int:
-    """Return the step that a run ends with."""
+    """Return the last step of a run."""
     return json.loads((workdir / "summary.json").read_text())["num_steps"]
 
 
 def read_metric_lines(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics in the order of their steps.
+    """Return the lines of a run's metrics, sorted by step.
 
-    A resumed run repeats steps: its later lines count.
+    A resumed run repeats steps. Later lines replace earlier ones.
     """
     by_step: dict[int, dict[str, Any]] = defaultdict(dict)
     for line in metric_lines.read_metric_lines(Workdir(workdir)):
         scalars = metric_lines.parse_line(line)
-        # The last line of a process that was killed is none.
+        # A killed process may leave an incomplete last line.
         if scalars is not None:
             by_step[scalars["step"]].update(scalars)
     return [by_step[step] for step in sorted(by_step)]
 
 
 def training_record(workdir: Path, is_recorded: Callable[[str], bool]) -> dict[str, Any]:
-    """Return configuration, summary and losses by step, and the curve of each metric to record."""
+    """Return the configuration, the summary, the losses by step, and the curve of each recorded metric."""
     lines = read_metric_lines(workdir)
     names = sorted({name for line in lines for name in line if is_recorded(name)})
     return {
@@ -56,10 +56,10 @@ def training_record(workdir: Path, is_recorded: Callable[[str], bool]) -> dict[s
 
 
 def read_record(record: Path, text: str) -> dict[str, Any] | None:
-    """Return the record of a corpus, which is written last; None where it is not made yet.
+    """Return the record of a corpus; None if the corpus is not complete, since the record is written last.
 
     Raises:
-        StudyError: it is of another text.
+        StudyError: the corpus has another text.
     """
     if not record.exists():
         return None
@@ -72,14 +72,14 @@ def read_record(record: Path, text: str) -> dict[str, Any] | None:
 
 
 def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return JSON lines."""
+    """Return records as JSON lines."""
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
 def evaluate_command(
     tasks: Mapping[str, Mapping[str, Any]], workdir: Path | str, step: int | None = None
 ) -> Command:
-    """Return the command that measures a model on tasks, and writes its answers into the workdir."""
+    """Return the command that measures a model on tasks and writes the answers to the workdir."""
     chosen = [] if step is None else [f"--step={step}"]
     return Command("evaluate", (f"--workdir={workdir}", *chosen, *map(_task_flag, tasks, tasks.values())))
 
@@ -97,7 +97,7 @@ def measure(  # noqa: PLR0917
     log: Path,
     more_metrics: MoreMetrics | None = None,
 ) -> dict[str, Any]:
-    """Measure a checkpoint on tasks unless that is done; return what is kept of it, as `measured` does."""
+    """Measure a checkpoint on tasks unless that is done; return the measurements as `measured` does."""
     found = measured(workdir, step, list(tasks), more_metrics)
     if found is None:
         run_verb(evaluate_command(tasks, workdir, step), log)
@@ -109,16 +109,16 @@ def measure(  # noqa: PLR0917
 def measured(
     workdir: Path, step: int, names: Sequence[str], more_metrics: MoreMetrics | None = None
 ) -> dict[str, Any] | None:
-    """Return what `evaluate` found of a checkpoint on tasks, as plain JSON; None where one is missing.
+    """Return the results of `evaluate` for a checkpoint, as plain JSON; None if a task has no result.
 
-    Of every answer its scores, weight and groups are kept, and of the questions a hash, so that runs can be
-    compared only where they answered the same.
+    The return value has the scores, weight and groups of every answer, and a hash of the questions.
+    Comparisons require equal hashes.
 
     Args:
         workdir: the workdir.
         step: the step of the checkpoint.
         names: the names of the tasks.
-        more_metrics: gives metrics that the tasks do not have.
+        more_metrics: returns metrics that the tasks do not have.
     """
     folder = workdir / "evaluations" / f"{step:08d}"
     if not all((folder / f"{name}.json").exists() for name in names):
@@ -129,7 +129,7 @@ def measured(
 def _measured_task(folder: Path, name: str, more_metrics: MoreMetrics | None) -> dict[str, Any]:
     record = json.loads((folder / f"{name}.json").read_text())
     lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-    # Names hold the paths of files, which are other ones on another machine.
+    # Leave out names: they hold paths, which differ between machines.
     asked = [[line[part] for part in ("prompt", "references", "weight", "groups")] for line in lines]
     if more_metrics is not None:
         for line in lines:
@@ -151,7 +151,7 @@ def _measured_task(folder: Path, name: str, more_metrics: MoreMetrics | None) ->
 
 
 def read_decisions(workdir: Path) -> dict[str, Any]:
-    """Return what was measured of every arm, by decision; the last one is the end of the run."""
+    """Return the measurements of every arm by decision. The last decision is the end of the run."""
     lines = [
         line for line in read_metric_lines(workdir) if any("/validation_loss" in name for name in line)
     ]
@@ -167,7 +167,7 @@ def read_decisions(workdir: Path) -> dict[str, Any]:
         "validation_accuracy": values("validation_accuracy", lines),
         "probability": values("probability", lines[:-1]),
         "reward": values("reward", lines[1:]),
-        # The decision that is the last has no mixture after it; before the first nothing was earned.
+        # No mixture follows the last decision, and no reward precedes the first.
         **{
             name.rpartition("/")[2]: [line[name] for line in lines if name in line]
             for name in (PREDICTED_REWARD, EARNED_REWARD)

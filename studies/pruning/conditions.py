@@ -1,4 +1,4 @@
-"""Results by condition: the losses of windows on text, and the answers about items among noise."""
+"""Results by condition: losses of text windows, and answers about items among noise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Measured(NamedTuple):
     """The losses of one model's windows under a condition.
 
     Attributes:
-        losses: the mean loss of each window's continuation; of random choices, the mean over their seeds.
+        losses: the mean loss of each window's continuation; for random choices, also the mean over seeds.
         paper_flops: the FLOPs of reading a context, in the unit of Simba.
     """
 
@@ -29,14 +29,14 @@ class Measured(NamedTuple):
 
 
 class TextLosses:
-    """What was measured of a model on held-out text.
+    """The losses of a model on held-out text.
 
     Attributes:
-        documents: the document that each window is of.
+        documents: the index of each window's document.
     """
 
     def __init__(self, losses: Mapping[str, Any]):
-        """Read a part of a result that `losses.measure_text` wrote."""
+        """Read the losses of a result, in the form that `measuring.measure_text` returns."""
         self.documents = np.array(losses["documents"], np.int64)
         self._cells: dict[tuple[str, float, int], list[Measured]] = {}
         for cell in losses["cells"]:
@@ -45,35 +45,35 @@ class TextLosses:
             self._cells.setdefault(key, []).append(measured)
 
     def policies(self, context: int) -> list[str]:
-        """Return the names of what was measured at a length of context, without the dense model."""
+        """Return the names of the policies measured at a length of context, without the dense model."""
         names = (name for name, _, length in self._cells if length == context and name != DENSE)
         return list(dict.fromkeys(names))
 
     def shares(self, policy: str, context: int) -> list[float]:
-        """Return the shares at which a policy was measured, the largest first."""
+        """Return the measured shares of a policy, the largest first."""
         found = {keep for name, keep, length in self._cells if (name, length) == (policy, context)}
         return sorted(found, reverse=True)
 
     def get(self, policy: str, keep: float, context: int) -> Measured | None:
-        """Return what was measured; None where it was not."""
+        """Return the losses under a condition; None if it was not measured."""
         found = self._cells.get((policy, keep, context))
         if found is None:
             return None
         return Measured(np.mean([one.losses for one in found], axis=0), found[0].paper_flops)
 
     def dense(self, context: int) -> Measured:
-        """Return what was measured of the model as it is."""
+        """Return the losses of the model without pruning."""
         found = self.get(DENSE, 1.0, context)
         assert found is not None
         return found
 
     def difference(self, first: Measured, second: Measured) -> Interval:
-        """Return the mean of the second minus the first, with its 95 % interval over documents."""
+        """Return the mean loss of the second minus the first, with its 95 % interval over documents."""
         return paired_difference(first.losses, second.losses, self.documents)
 
 
 def _policy_name(variant: str, policy: str) -> str:
-    """Return what a condition is called: by its policy, and by what else is not the default."""
+    """Return the name of a condition: its policy, and its variant if that is not the default."""
     if variant in (MAIN, DENSE, "lengths", "tuned", policy) or variant.startswith(_RANDOM_OF_SEED):
         return policy
     return f"{policy}, {variant}"
@@ -83,9 +83,9 @@ class Needle(NamedTuple):
     """The answers about items among noise under a condition.
 
     Attributes:
-        policy: the name of the policy; "dense" where nothing is dropped.
-        keep: the share that the schedule ends with.
-        accuracy: the share of each answer's tokens that are right.
+        policy: the name of the policy; "dense" if it drops no token.
+        keep: the final share of the schedule.
+        accuracy: the share of correct tokens in each answer.
     """
 
     policy: str
@@ -99,7 +99,7 @@ class Needle(NamedTuple):
 
 
 def needles_of(fine_tuned: Mapping[str, Any]) -> list[Needle]:
-    """Return the answers of a model that was fine-tuned for items among noise; the dense ones first."""
+    """Return the answers of a model fine-tuned for items among noise; the dense ones first."""
     return [
         Needle(one["policy"], one["keep"], np.array(one["accuracy"], np.float64))
         for one in fine_tuned["needles"]
@@ -107,7 +107,7 @@ def needles_of(fine_tuned: Mapping[str, Any]) -> list[Needle]:
 
 
 def accuracy_difference(first: Needle, second: Needle) -> Interval:
-    """Return the accuracy of the second minus the first, with its 95 % interval over the same questions."""
+    """Return the accuracy of the second minus that of the first, with its 95 % interval over questions."""
     weights = np.ones(len(first.accuracy))
     return bootstrap_differences(first.accuracy[:, None], second.accuracy[:, None], weights, weights)[0]
 
@@ -118,14 +118,14 @@ def find_needle(needles: Sequence[Needle], policy: str, keep: float) -> Needle:
 
 
 def pruned_results(results: Results) -> Iterator[tuple[Run, Mapping[str, Any], TextLosses]]:
-    """Give the results of the models that are pruned, with their losses on text."""
+    """Yield the results of the pruned models, with their losses on text."""
     for run, result in results.items():
         if not run.is_smaller:
             yield run, result, TextLosses(result["losses"])
 
 
 def smaller_result(results: Results, run: Run) -> TextLosses | None:
-    """Return the losses of the smaller model beside a run; None where there is no result of it."""
+    """Return the losses of the smaller model that corresponds to a run; None without its result."""
     for other, result in results.items():
         if other.is_smaller and (other.mixer, other.seed) == (run.mixer, run.seed):
             return TextLosses(result["losses"])

@@ -3,9 +3,9 @@ r"""The configuration of each command of the study; commands load this file by i
     python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
         --config=studies/pruning/config.py:small,mamba,0
 
-Variants: a scale, a model and a seed. For fine-tuning, add its data: `text`, `text_pruned` (with the loss
-of a pass that drops tokens), or `needles_none`, `needles_first` and `needles_last`, by the position of the
-query; as in `small,mamba,0,text_pruned`.
+A variant is a scale, a model and a seed. For fine-tuning, add its data, as in `small,mamba,0,text_pruned`.
+The data are `text`, `text_pruned` (adds the loss of a pass that drops tokens), and `needles_none`,
+`needles_first` and `needles_last`, named by the position of the query.
 """
 
 import runpy
@@ -26,7 +26,7 @@ _QUESTION_SEED = 1001
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` names the run, and what it is fine-tuned on if it is."""
+    """Return the configuration of a run. `variant` names the run and, for fine-tuning, its data."""
     parts = variant.split(",")
     if len(parts) not in (3, 4):
         raise ConfigError(
@@ -49,12 +49,12 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 
 def tunings(scale: Scale) -> tuple[str, ...]:
-    """Return what the models of a scale are fine-tuned on, each from the same pre-trained one."""
+    """Return the names of the fine-tunings of a scale; each starts from the pre-trained model."""
     return (TEXT, TEXT_PRUNED, *(f"{NEEDLES}_{query}" for query in scale.queries))
 
 
 def needle_settings(scale: Scale, query: str, stage: int = -1) -> dict[str, Any]:
-    """Return the settings of the task of items among noise, as asked for or of another stage."""
+    """Return the settings of the task of items among noise, for the last stage or another one."""
     needles = scale.needles
     length, items = needles.stages[stage]
     return {
@@ -71,7 +71,7 @@ def needle_settings(scale: Scale, query: str, stage: int = -1) -> dict[str, Any]
 
 
 def _pretraining(scale: Scale, run: Run) -> ml_collections.ConfigDict:
-    """Return `configs/tiny.py` with causal language modelling alone, at the sizes of the scale."""
+    """Return `configs/tiny.py` with causal language modelling only, at the sizes of the scale."""
     config = runpy.run_path(str(REPOSITORY / _PRESET))["get_config"](run.mixer)
     features = scale.smaller_features if run.is_smaller else scale.features
     steps = scale.steps
@@ -101,7 +101,7 @@ def _pretraining(scale: Scale, run: Run) -> ml_collections.ConfigDict:
 
 
 def _fine_tuning(config: ml_collections.ConfigDict, scale: Scale, what: str) -> ml_collections.ConfigDict:
-    """Return a fine-tuning: warm-up over a tenth; of text then a cosine, as in the paper."""
+    """Return a fine-tuning: warm-up over a tenth of the steps; on text then a cosine, as in the paper."""
     if what in (TEXT, TEXT_PRUNED):
         plan = scale.text_tuning
         tasks = {what: {"task": "jsonl", "path": "continuations.jsonl", "skip_long": True}}
@@ -113,13 +113,13 @@ def _fine_tuning(config: ml_collections.ConfigDict, scale: Scale, what: str) -> 
         tasks = {f"{what}_{stage + 1}": needle_settings(scale, query, stage) for stage in range(count)}
         config.eval.tasks = {what: needle_settings(scale, query)}
         config.eval.tasks_every_steps = max(1, plan.steps // _VALIDATIONS)
-        # What is learned suddenly may be so late.
+        # The rate stays constant, because a model may learn the task late and suddenly.
         config.optimizer.final_learning_rate = plan.learning_rate
     stage = {"length": plan.length, "rows": plan.rows, "steps": plan.steps // len(tasks)}
     config.finetune.stages = {name: {**task, **stage} for name, task in tasks.items()}
     config.batching.rows = plan.rows
     config.batching.length = plan.length
-    # All steps of the stages.
+    # 0 = all steps of the stages.
     config.train.num_steps = 0
     config.train.log_every_steps = max(1, min(_LOGGED, plan.steps // 2))
     config.optimizer.warmup_steps = max(1, plan.steps // 10)

@@ -1,4 +1,4 @@
-"""Figures of the available results: Simba's Figures 2, 3 and 5 in the study's numbers, and needles."""
+"""Figures of the available results: Simba's Figures 2, 3 and 5 with the study's numbers, and needles."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _MEGA = 1e6
 
 
 def figures_of(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
-    """Give names and figures of a scale that there is something for."""
+    """Yield the names and figures that the results of a scale allow."""
     if all(run.is_smaller for run in results):
         return
     for name, draw in (("flops", _flops), ("needles", _needles), ("layers", _layers)):
@@ -31,7 +31,7 @@ def _colours(names: list[str]) -> dict[str, str]:
 
 
 def _flops(scale: Scale, results: Results, figure: Figure) -> bool:
-    """Figure 3: loss against FLOPs by policy, a panel a model, with the smaller dense one."""
+    """Draw Figure 3: loss against FLOPs by policy, with the smaller dense model; one panel per model."""
     found = list(pruned_results(results))
     # The legend needs the width of two panels.
     figure.set_size_inches(_PANEL[0] * max(2, len(found)), _PANEL[1] + 0.5)
@@ -65,7 +65,7 @@ def _flops(scale: Scale, results: Results, figure: Figure) -> bool:
 
 
 def _mark_within(axes: Axes, x: float, y: float, label: str) -> None:
-    """Mark a point with a star; one far outside of the curves at the edge, with its value."""
+    """Mark a point with a star; if it is far outside of the curves, at the edge and with its value."""
     low, high = axes.get_ylim()
     reach = high - low
     if low - reach < y < high + reach:
@@ -78,7 +78,7 @@ def _mark_within(axes: Axes, x: float, y: float, label: str) -> None:
 
 
 def _needles(scale: Scale, results: Results, figure: Figure) -> bool:
-    """Accuracy by share: a row of panels a model, a panel a query."""
+    """Draw accuracy by share: one row of panels per model, one panel per query."""
     found = [
         (run, result["fine_tuned"]) for run, result, _ in pruned_results(results) if result["fine_tuned"]
     ]
@@ -107,14 +107,14 @@ def _needles(scale: Scale, results: Results, figure: Figure) -> bool:
 
 
 def _layers(scale: Scale, results: Results, figure: Figure) -> bool:
-    """Figures 5 and 2: influence by part of the prompt and layer, and cosines of adjacent tokens."""
+    """Draw Figures 5 and 2: influence by part of the prompt and layer, and cosines of adjacent tokens."""
     del scale
     found = [(run, result["flow"]) for run, result, _ in pruned_results(results)]
     figure.set_size_inches(_PANEL[0] * 3, _PANEL[1] * len(found))
     panels = figure.subplots(len(found), 3, squeeze=False)
     for row, (run, flow) in zip(panels, found, strict=True):
         for axes, name in zip(row[:2], (DENSE, "pruned"), strict=True):
-            # Null, where no token is left, becomes a gap.
+            # Null (no token left) becomes a gap.
             curves = np.array(flow[name]["flow"], np.float64)
             for layer, curve in enumerate(curves):
                 shade = 0.85 - 0.75 * layer / max(1, len(curves) - 1)

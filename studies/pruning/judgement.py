@@ -1,20 +1,20 @@
-"""The sentences of the study, made from results by a rule written before any of them.
+"""The study's conclusions. A rule, written before any result, turns results into sentences.
 
-On text, a model is judged at the main length of context and at the shares `JUDGED_SHARES`, in pairs over
-the same windows, by bootstrap over documents.
+On text, the rule compares policies on the same windows, with a bootstrap over documents. It uses the main
+length of context and the shares `JUDGED_SHARES`.
 
-1. Ordered: the mean loss by influence is below that by uniform, and that is below the loss by random, the
-   mean over its seeds. The claim needs `MIN_ORDERED` of the shares.
-2. Clear: at every judged share of `CLEAR_SHARE` or less both differences, uniform minus influence and
-   random minus uniform, have 95 % intervals above zero.
+1. Ordered: the mean loss of influence is below that of uniform, and the mean loss of uniform is below that
+   of random (a mean over its seeds). The claim requires this at `MIN_ORDERED` of the shares.
+2. Clear: at each judged share of at most `CLEAR_SHARE`, both differences (uniform minus influence, and
+   random minus uniform) have 95 % intervals above zero.
 
-The claim holds for a model if both hold, for each of its seeds; the sentence names the number of what does
-not hold. Recency is not part of the claim. At each share the sentence names the policy with the smaller
-loss, or says that the interval of the difference contains zero.
+The claim holds for a model if both conditions hold for each of its seeds. The sentence gives the number of
+ordered shares and names the unclear differences. Recency is not part of the claim. At each share, another
+sentence names the policy with the smaller loss, or reports that the interval contains zero.
 
-Among noise, a model is judged if it answers `MIN_LEARNED` of the tokens correctly with nothing dropped;
-otherwise it has not learned the task. Fine-tuning with a second loss helps if the interval of its loss
-minus that of the same steps without it, at the smallest share, is below zero.
+Among noise, the rule judges a model if it answers `MIN_LEARNED` of the tokens correctly with all tokens.
+Otherwise the model has not learned the task. Fine-tuning with a second loss helps if, at the smallest
+share, its loss minus the loss after as many steps without it has an interval below zero.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ MIN_LEARNED = 0.5
 
 
 def judgements(scale: Scale, results: Results) -> list[str]:
-    """Return all sentences that the results allow."""
+    """Return all sentences that follow from the results."""
     found = []
     for run, result, losses in pruned_results(results):
         found.append(f"{_title(run)}, text: {judge_claim(losses, scale)}")
@@ -58,7 +58,7 @@ def judged_shares(losses: TextLosses, scale: Scale) -> list[float]:
 
 
 def judge_claim(losses: TextLosses, scale: Scale) -> str:
-    """Return whether influence is better than uniform, and uniform better than random."""
+    """Return a sentence: whether influence is better than uniform, and uniform better than random."""
     shares = judged_shares(losses, scale)
     ordered, unclear = [], []
     for keep in shares:
@@ -82,7 +82,7 @@ def judge_claim(losses: TextLosses, scale: Scale) -> str:
 
 
 def judge_recency(losses: TextLosses, scale: Scale) -> str:
-    """Return at which shares influence or recency has the smaller loss."""
+    """Return a sentence: the shares at which influence, recency or neither has the smaller loss."""
     sides: dict[str, list[str]] = {"influence": [], "recency": [], "neither": []}
     for keep in judged_shares(losses, scale):
         influence = losses.get(INFLUENCE, keep, scale.main_context)
@@ -100,7 +100,7 @@ def _smaller(recency_minus_influence: Interval) -> str:
 
 
 def judge_needles(fine_tuned: Mapping[str, Any]) -> Iterator[str]:
-    """Give for each query what pruning by influence does to the items, against uniform and recency."""
+    """Yield a sentence for each query: the accuracy of influence compared with uniform and recency."""
     for what, result in fine_tuned.items():
         if not what.startswith(NEEDLES):
             continue
@@ -124,7 +124,7 @@ def judge_needles(fine_tuned: Mapping[str, Any]) -> Iterator[str]:
 
 
 def judge_tuning(fine_tuned: Mapping[str, Any], scale: Scale) -> Iterator[str]:
-    """Give what the second loss of fine-tuning does to pruned prompts, and to whole ones."""
+    """Yield a sentence: the effect of fine-tuning's second loss on pruned and on whole prompts."""
     if not {TEXT, TEXT_PRUNED} <= set(fine_tuned):
         return
     without, tuned = (TextLosses(fine_tuned[what]["losses"]) for what in (TEXT, TEXT_PRUNED))

@@ -1,4 +1,4 @@
-"""The cost of pruning for a model: losses of held-out text, the flow through layers, items among noise."""
+"""Measurements of a pruned model: losses on held-out text, flow through layers, items among noise."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -30,22 +30,22 @@ from studies.pruning.config import needle_settings
 from studies.pruning.plans import INFLUENCE, MAIN, Scale, Variant
 
 _WINDOW_SEED = 0
-# Other questions than those that watch over fine-tuning.
+# The validation questions during fine-tuning have another seed.
 _TEST_SEED = 3003
 _ROWS = 10
 _DIGITS = 5
 
 
 def held_out_windows(scale: Scale, pretrained: Path, trained: TrainedModel) -> HeldOutWindows:
-    """Return the windows of a scale, the same for all its models.
+    """Return the windows of a scale. They are the same for all its models.
 
     Args:
         scale: the scale.
         pretrained: the workdir of a pre-training, which names the text.
-        trained: a model of the same tokenizer.
+        trained: a model with the same tokenizer.
 
     Raises:
-        ConfigError: the text has fewer windows.
+        ConfigError: the text has too few windows.
     """
     return choose_windows(
         documents_of_run(pretrained, trained.tokenizer),
@@ -66,15 +66,15 @@ def measure_text(  # noqa: PLR0917
 ) -> dict[str, Any]:
     """Return the losses of all windows, dense and under each variant, as plain JSON.
 
-    What is in the folder already is not measured again.
+    Cells in the folder are not measured again.
 
     Args:
         scale: the scale.
         trained: the model.
         windows: the windows.
-        variants: the variants; none: the model is measured as it is.
+        variants: the variants; empty = only the model without pruning.
         folder: the folder of the cells.
-        log: called with a line about each cell that was measured.
+        log: a function that logs a line for each newly measured cell.
     """
     arm = choose_arm(trained.arms, None)
     dense = [Condition(DENSE, 1.0, context, None) for context in scale.contexts]
@@ -95,7 +95,7 @@ def measure_text(  # noqa: PLR0917
 
 
 def variant_settings(scale: Scale, variant: Variant) -> PruningSettings:
-    """Return the settings of pruning of a variant, with its smallest share."""
+    """Return the pruning settings of a variant at its smallest share."""
     return parse_pruning(min(variant.shares or scale.shares), variant.settings)
 
 
@@ -141,7 +141,7 @@ def flow_through_layers(
 ) -> dict[str, Any]:
     """Return information flow and redundancy by layer, dense and at the smallest share, as plain JSON.
 
-    They are of the first windows, and read from `file` where they have been measured.
+    They are measured on the first `scale.traced` windows, and read from `file` if it exists.
     """
     if not file.exists():
         main = next(variant for variant in scale.variants if variant.name == MAIN)
@@ -158,7 +158,7 @@ def flow_through_layers(
 
 
 def _flow_json(flow: LayerFlow) -> dict[str, Any]:
-    """Return the flow as plain JSON, null where no token is left."""
+    """Return the flow as plain JSON; null if no token is left."""
     return {name: _finite(values) for name, values in asdict(flow).items()}
 
 
@@ -173,14 +173,14 @@ def measure_needles(
 ) -> list[dict[str, Any]]:
     """Return the accuracy of every answer, dense and under each condition, as plain JSON.
 
-    What is in the folder already is not measured again.
+    Conditions in the folder are not measured again.
 
     Args:
         scale: the scale.
-        query: where the query of an item stands.
-        trained: the model that was fine-tuned for it.
+        query: the position of an item's query.
+        trained: the model fine-tuned for this position.
         folder: the folder of the conditions' files.
-        log: called with a line about each condition that was measured.
+        log: a function that logs a line for each newly measured condition.
     """
     settings = {**needle_settings(scale, query), "seed": _TEST_SEED}
     task = make_task(settings.pop(TASK_KEY), settings, f"needles, query {query}")
@@ -202,7 +202,7 @@ def measure_needles(
 
 
 def _accuracy(task: TokenTask, trained: TrainedModel, pruning: PruningSettings | None) -> list[float]:
-    """Return the share of each answer's tokens that are right."""
+    """Return the share of correct tokens in each answer."""
     arm = choose_arm(trained.arms, None)
     model = TaskModel(trained.model, trained.params, trained.tokenizer, arm, pruning=pruning)
     result = task.measure(model)

@@ -1,4 +1,4 @@
-"""The scales of the study, its models, and their measurements."""
+"""The scales of the study, its models and their measurements."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 MODELS = ("mamba", "gated_ssm", "hawk")
-"""The models that are pruned; the first one with every seed."""
+"""The pruned models. The first one runs with every seed."""
 
 SMALLER = "smaller"
-"""Behind the name of a model: a smaller one of its kind, which is measured as it is."""
+"""The suffix of a smaller model's name. Smaller models are measured without pruning."""
 
 INFLUENCE, UNIFORM, RANDOM, RECENCY, ENTRY_NORM = "influence", "uniform", "random", "recency", "entry_norm"
 """The policies."""
@@ -27,10 +27,10 @@ class Variant(NamedTuple):
     Attributes:
         name: the name, also of its saved cells.
         policies: the policies.
-        settings: the settings of pruning except policy and share, NAME=VALUE each.
-        shares: the shares; empty = all of the scale.
-        contexts: the lengths of contexts; empty = the main one of the scale.
-        all_seeds: whether it is measured of all seeds; otherwise of the first.
+        settings: the pruning settings except policy and share, each as NAME=VALUE.
+        shares: the shares; empty = all shares of the scale.
+        contexts: the lengths of contexts; empty = the scale's main context.
+        all_seeds: whether all seeds are measured, or only the first.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Variant(NamedTuple):
 
 
 MAIN = "main"
-"""The variant whose cells the claim is judged by."""
+"""The variant whose cells decide the claim."""
 
 
 def random_variants(seeds: int, shares: tuple[float, ...] = ()) -> tuple[Variant, ...]:
@@ -61,8 +61,9 @@ class Tuning:
         steps: the train steps.
         rows: the rows of a batch.
         length: the positions of a row.
-        learning_rate: the rate, after a warm-up over a tenth of the steps; of text a cosine to 0 follows.
-        max_pruned: the largest share of a sample's tokens that the second loss drops; 0 = it has none.
+        learning_rate: the peak rate, after a warm-up over a tenth of the steps; on text a cosine to 0
+            follows.
+        max_pruned: the largest share of a sample's tokens that the second loss drops; 0 = no second loss.
     """
 
     steps: int
@@ -77,12 +78,12 @@ class Needles:
     """Items among noise: the settings of the task noisy_recall.
 
     Attributes:
-        stages: the tokens of a context and the items among them, from few to many; each trains for an equal
-            part of the steps, and the last one is measured.
+        stages: the tokens of a context and the items among them, from few to many; stages have equal
+            numbers of steps, and the last one is measured.
         values: the number of distinct values.
         questions: the number of questions for every condition.
         shares: the shares to measure, in addition to all tokens.
-        policies: the policy and its settings of pruning, by name.
+        policies: the policy and its pruning settings, by name.
     """
 
     stages: tuple[tuple[int, int], ...]
@@ -110,30 +111,30 @@ class Scale:
 
     Attributes:
         name: the name.
-        layers: the layers of a model.
-        features: its width; the recurrence has twice as many channels.
-        smaller_layers: the layers of the smaller one.
-        smaller_features: its width.
-        pieces: the pieces of the tokenizer.
-        validation_fraction: the share of documents that is held out.
-        rows: the rows of a batch of pre-training.
+        layers: the number of layers of a model.
+        features: the width of a model; the recurrence has twice as many channels.
+        smaller_layers: the number of layers of a smaller model.
+        smaller_features: the width of a smaller model.
+        pieces: the vocabulary size of the tokenizer.
+        validation_fraction: the share of held-out documents.
+        rows: the rows of a pre-training batch.
         length: the positions of a row.
-        states: the states of a channel of mamba.
-        tokens: the positions that a model is pre-trained on.
-        learning_rate: the largest rate of pre-training.
-        seeds: the seeds of the first model; the others have the first of them.
-        windows: the windows of held-out text.
-        contexts: the lengths of contexts at which the dense models are measured; windows have the longest.
-        main_context: the length of context at which the claim is judged.
-        continuation: the tokens after a context that are scored.
-        shares: the shares that the schedule ends with.
-        variants: what is measured on text; the main one first.
-        tuned_variant: what is measured of a model that was fine-tuned on text.
+        states: the states per channel of mamba.
+        tokens: the positions of pre-training.
+        learning_rate: the peak rate of pre-training.
+        seeds: the seeds of the first model; the other models use the first seed.
+        windows: the number of windows of held-out text.
+        contexts: the lengths of contexts for dense models; windows have the longest.
+        main_context: the length of context that decides the claim.
+        continuation: the number of scored tokens after a context.
+        shares: the final shares of the schedule.
+        variants: the variants to measure on text; the main one first.
+        tuned_variant: the variant to measure after fine-tuning on text.
         needles: the items among noise.
-        queries: where the query of an item stands; a model is fine-tuned for each.
-        needle_tuning: the fine-tuning for each of these.
-        text_tuning: the fine-tuning on text with a second loss, and the same without it.
-        traced: the windows whose information flow is measured.
+        queries: the positions of an item's query; there is a fine-tuning for each.
+        needle_tuning: the fine-tuning for one position.
+        text_tuning: the fine-tuning on text, with and without a second loss.
+        traced: the number of windows for measuring information flow.
     """
 
     name: str
@@ -190,7 +191,7 @@ _SMALL = Scale(
     variants=(
         Variant(MAIN, (INFLUENCE, UNIFORM, RECENCY), all_seeds=True),
         *random_variants(1, JUDGED_SHARES),
-        # The first seed decides nothing alone where intervals are asked for.
+        # Shares that require intervals have five seeds.
         *random_variants(5, (0.3, 0.1))[1:],
         Variant(ENTRY_NORM, (ENTRY_NORM,), (), (0.5, 0.3, 0.1)),
         Variant("state", (INFLUENCE,), ("readout=state",), (0.5, 0.3, 0.1)),
@@ -254,12 +255,12 @@ SCALES: Mapping[str, Scale] = MappingProxyType({scale.name: scale for scale in (
 
 
 class Run(NamedTuple):
-    """A model that is pre-trained and measured; one that is not a smaller one is fine-tuned too.
+    """The pre-training and measurement of a model, and its fine-tuning if it is not a smaller model.
 
     Attributes:
-        scale: the name of its scale.
-        model: the name of the model, with `SMALLER` behind an underscore if it is one.
-        seed: the seed of everything that is drawn.
+        scale: the name of the scale.
+        model: the name of the model; a smaller model's name ends with an underscore and `SMALLER`.
+        seed: the seed of all random numbers.
     """
 
     scale: str
@@ -273,7 +274,7 @@ class Run(NamedTuple):
 
     @property
     def is_smaller(self) -> bool:
-        """Whether it is a smaller model, which is measured as it is."""
+        """Whether the model is a smaller one, measured without pruning."""
         return self.model.endswith(f"_{SMALLER}")
 
     @property
@@ -283,7 +284,7 @@ class Run(NamedTuple):
 
 
 def runs_of(scale: Scale) -> Iterator[Run]:
-    """Give the runs of a scale: each model and its smaller one, then the first with its other seeds."""
+    """Yield the runs of a scale: each model and its smaller one, then the first model's other seeds."""
     first, *others = scale.seeds
     for model in MODELS:
         yield Run(scale.name, model, first)

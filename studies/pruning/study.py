@@ -1,4 +1,4 @@
-"""The study: its runs, from text to result, and its page."""
+"""The pruning study: its runs, from text to result, and its page."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _CONFIG_FILE = "studies/pruning/config.py"
 
 @dataclass(frozen=True)
 class Pruning(Study[Scale, Run]):
-    """Which tokens of a prompt have to stay; its text is documents as prepare_data takes them."""
+    """Measures the cost of pruning a prompt's tokens. The text is documents, as prepare_data's input."""
 
     name = "pruning"
     page = "pruning_study.md"
@@ -31,7 +31,7 @@ class Pruning(Study[Scale, Run]):
     make_run = Run
 
     def runs(self) -> Iterator[Run]:
-        """Give the runs of the scale."""
+        """Yield the runs of the scale."""
         return runs_of(self.scale)
 
     @property
@@ -40,20 +40,20 @@ class Pruning(Study[Scale, Run]):
         return Corpus(self.workdirs / self.scale.name / "text")
 
     def tunings_of(self, run: Run) -> tuple[str, ...]:
-        """Return what a run is fine-tuned on: only the first seed is, and no smaller model."""
+        """Return the fine-tunings of a run. Only the first seed has any, and smaller models have none."""
         if run.is_smaller or run.seed != self.scale.seeds[0]:
             return ()
         return tunings(self.scale)
 
     def variants_of(self, run: Run) -> tuple[Variant, ...]:
-        """Return what is measured of a run on text in addition to the dense model."""
+        """Return the variants to measure on text for a run, in addition to the dense model."""
         if run.is_smaller:
             return ()
         first = run.seed == self.scale.seeds[0]
         return tuple(variant for variant in self.scale.variants if first or variant.all_seeds)
 
     def commands_left(self, run: Run) -> Iterator[Command]:
-        """Give the commands that a run still needs; the study itself measures between them."""
+        """Yield the commands that a run still needs. The study itself measures, in its own process."""
         if self.result_file(run).exists():
             return
         if not self.corpus.record.exists():
@@ -89,7 +89,7 @@ class Pruning(Study[Scale, Run]):
         )
 
     def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
-        """Pre-train and measure a run, and fine-tune and measure it for each purpose."""
+        """Pre-train and measure a run, then run and measure each of its fine-tunings."""
         text = prepare_corpus(self.scale, self.text, self.corpus, self.run_verb)
         with clock.stage("pretraining"):
             if not is_trained(self.pretrained(run)):
@@ -117,7 +117,7 @@ class Pruning(Study[Scale, Run]):
         return {"losses": losses, "flow": flow}
 
     def _fine_tune(self, run: Run, what: str, clock: Clock, log: Path) -> dict[str, Any]:
-        """Fine-tune unless that is done, and measure: on text, or on items among noise."""
+        """Fine-tune unless that is done, and measure on text or on items among noise."""
         workdir, scale = self.tuned(run, what), self.scale
         with clock.stage(f"fine-tuning: {what}"):
             if not is_trained(workdir):
@@ -137,7 +137,7 @@ class Pruning(Study[Scale, Run]):
         return all_tables(self.scale, results)
 
     def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
-        """Give the figures of the page."""
+        """Yield the figures of the page."""
         return figures_of(self.scale, results)
 
 

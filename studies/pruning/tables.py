@@ -1,4 +1,4 @@
-"""Tables of the available results, and the sentences that follow from them."""
+"""Tables of the available results, and the sentences of `judgement`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ def all_tables(scale: Scale, results: Results) -> list[str]:
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:
-    """Return the last validation loss of pre-training, nats a token."""
+    """Return the last validation loss of pre-training, in nats per token."""
     (curve,) = result["pretraining"]["curves"].values()
     return curve[-1][1]
 

@@ -1,4 +1,4 @@
-"""The corpus of a scale: prepared text, and texts to continue, for fine-tuning."""
+"""The corpus of a scale: prepared text, and texts to continue in fine-tuning."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from studies.verbs import Command, RunVerb, StudyError
 from studies.workdirs import json_lines, read_record
 
 _RECORD_TOKENS = 4096
-# Marker, start token and END, and what other pieces at a cut may add.
+# Marker, start token and END, and a margin for other pieces at a cut.
 _SPARE_POSITIONS = 6
 
 
@@ -21,24 +21,24 @@ class Corpus(NamedTuple):
     """The files of a corpus, made by `prepare_corpus`.
 
     Attributes:
-        folder: the folder of all of them.
+        folder: the folder of the files.
     """
 
     folder: Path
 
     @property
     def prepared(self) -> Path:
-        """The folder that prepare_data wrote."""
+        """The output folder of prepare_data."""
         return self.folder / "prepared"
 
     @property
     def continuations(self) -> Path:
-        """Texts of the training split in two halves, JSON lines: a prompt, and what comes after it."""
+        """Texts of the training split in two halves, a prompt and its continuation, as JSON lines."""
         return self.folder / "continuations.jsonl"
 
     @property
     def record(self) -> Path:
-        """What the corpus was made of, JSON; it is written last."""
+        """The record of the corpus, as JSON. `prepare_corpus` writes it last."""
         return self.folder / "corpus.json"
 
 
@@ -100,9 +100,9 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
 def _continuations(
     shards: TokenShards, tokenizer: Tokenizer, length: int, count: int
 ) -> Iterator[dict[str, str]]:
-    """Give up to `count` texts of `length` tokens, each of a record drawn at random, none of them twice."""
+    """Yield up to `count` texts of `length` tokens from random records, without repetition."""
     rng = np.random.default_rng(0)
-    # A record gives as many as it has room for.
+    # A record gives as many texts as fit into it.
     for _, number in zip(range(count), _drawn_places(shards, length, rng), strict=False):
         record, begin = number
         tokens = shards[record].tokens[begin : begin + length]
@@ -113,7 +113,7 @@ def _continuations(
 
 
 def _drawn_places(shards: TokenShards, length: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """Give record and begin of texts that do not overlap, in random order."""
+    """Yield the record and first position of texts that do not overlap, in random order."""
     places = [
         (record, begin)
         for record in range(len(shards))

@@ -1,4 +1,4 @@
-"""Results by arm: a model under a procedure, over the seeds that have finished."""
+"""Results by arm. An arm is a model under a procedure, over its finished seeds."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Arm(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         return f"{self.model}: {PROCEDURES[self.procedure].title}"
 
 
@@ -37,7 +37,7 @@ class Measure(NamedTuple):
     """A metric that compares arms.
 
     Attributes:
-        title: its name in tables.
+        title: the name in tables.
         place: the place of the tasks in results: "pretrained", "phonebook" or "extraction".
         tasks: the names of the tasks; all have equal weight.
         metric: the metric.
@@ -66,7 +66,7 @@ def tasks_at(result: Mapping[str, Any], place: str) -> Mapping[str, Any]:
 
 
 def measures_of(result: Mapping[str, Any]) -> list[Measure]:
-    """Return the metrics that a scale is judged by; any of its results determines them."""
+    """Return the metrics that compare a scale's arms. Any result of the scale determines them."""
     pretrained, books = tasks_at(result, _PRETRAINED), tasks_at(result, PHONEBOOK)
     cells = tuple(name for name in books if name.startswith("entries_"))
     several = tuple(name for name in books if name.startswith("numbers_"))
@@ -106,7 +106,7 @@ def measures_of(result: Mapping[str, Any]) -> list[Measure]:
 
 
 def scores_of(results: Results, arm: Arm, seeds: Sequence[int], measure: Measure) -> Scored:
-    """Return an arm's scores by a measure, the questions of all its tasks in one row for each seed."""
+    """Return an arm's scores by a measure, with the questions of all its tasks in one row per seed."""
     found = []
     for task in measure.tasks:
         of_seeds = [tasks_at(_result_of(results, arm, seed), measure.place)[task] for seed in seeds]
@@ -125,7 +125,7 @@ def _result_of(results: Results, arm: Arm, seed: int) -> Mapping[str, Any]:
 
 
 def grouped_scores(results: Results, arm: Arm, measure: Measure, group: str) -> dict[int, Scored]:
-    """Return an arm's scores by the values of a group of a measure's one task, over all its seeds."""
+    """Return an arm's scores over all seeds by the value of a group; the measure has one task."""
     seeds = arms_of(results)[arm]
     (task,) = measure.tasks
     one = tasks_at(_result_of(results, arm, seeds[0]), measure.place)[task]

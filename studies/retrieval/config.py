@@ -3,9 +3,9 @@ r"""The configuration of each command of the study; commands load this file by i
     python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
         --config=studies/retrieval/config.py:small,gated_ssm_plus,mixture,0
 
-Variants: a scale, a model, a procedure and a seed. For fine-tuning, add its task (phonebook or extraction)
+A variant is a scale, a model, a procedure and a seed. For fine-tuning, add a task (phonebook or extraction)
 and a learning rate, as in `small,gated_ssm_plus,mixture,0,phonebook,0.001`. If stages end when learned,
-also add the number of the fine-tuning and of the stage, both from 0.
+also add the number of the fine-tuning and the number of the stage, both from 0.
 """
 
 import ml_collections
@@ -19,7 +19,7 @@ from studies.retrieval.scales import SCALES
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` names the run, and what it is fine-tuned on if it is."""
+    """Return the configuration of a run. `variant` names the run and, for fine-tuning, the task."""
     parts = variant.split(",")
     if len(parts) not in (4, 6, 8):
         raise ConfigError(

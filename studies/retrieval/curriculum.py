@@ -1,9 +1,9 @@
 """Fine-tuning on phone books in stages that end when learned, several times per checkpoint.
 
-Each stage is a separate run from the last checkpoint of the previous one, with a new optimizer. A stage
-ends at the first measurement with `BookStage.learned` of its validation questions answered exactly.
-All stages together have at most `FineTuningPlan.steps` steps. During training only the one size of books
-that decides the stage is measured, which takes little time.
+Each stage is a separate run from the last checkpoint of the previous stage, with a new optimizer. A stage
+ends at the first measurement with at least the share `BookStage.learned` of its validation questions
+answered exactly. All stages together have at most `FineTuningPlan.steps` steps. Training measures only the
+size of books that decides the stage, which takes little time.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from studies.verbs import Command
 from studies.workdirs import last_step
 
 EXACT = "exact_match"
-# Of the seed of a fine-tuning: that of its run, its number and its stage have places of their own.
+# A seed of fine-tuning has separate decimal places for the run's seed, the number and the stage.
 _PLACES = 100
 
 
 class StageRun(NamedTuple):
-    """A stage of a fine-tuning of a run.
+    """One stage of a run's fine-tuning.
 
     Attributes:
         run: the run.
@@ -39,32 +39,32 @@ class StageRun(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its workdir."""
+        """The name of the workdir."""
         return f"{PHONEBOOK}_{self.number}_{self.stage}"
 
     @property
     def plan(self) -> BookStage:
-        """What it learns."""
+        """The plan of the stage."""
         return SCALES[self.run.scale].phonebook.stages[self.stage]
 
     @property
     def cell(self) -> str:
-        """The task that it is measured on."""
+        """The task that measures the stage."""
         return f"entries_{self.plan.until}"
 
     def is_learned(self, curve: list[dict[str, Any]]) -> bool:
-        """Return whether a learning curve ends with the share of right answers that the stage asks for."""
+        """Return whether a learning curve ends with the share of exact answers that the plan requires."""
         return bool(curve) and curve[-1][f"{self.cell}/{EXACT}"] >= self.plan.learned
 
 
 def stages_of(run: Run, number: int) -> Iterator[StageRun]:
-    """Give the stages of a fine-tuning of a run."""
+    """Yield the stages of a run's fine-tuning."""
     for stage in range(len(SCALES[run.scale].phonebook.stages)):
         yield StageRun(run, number, stage)
 
 
 def choose_stage(config: ml_collections.ConfigDict, run: Run, number: int, stage: int) -> None:
-    """Leave one stage in the configuration of a fine-tuning, and let it end when it is learned."""
+    """Keep only one stage in a fine-tuning's configuration, and end it when it is learned."""
     scale, chosen = SCALES[run.scale], StageRun(run, number, stage)
     plan = scale.phonebook_tuning
     name = sorted(config.finetune.stages)[stage]
@@ -84,9 +84,9 @@ def stage_command(one: StageRun, source: Path, steps: int, workdir: Path) -> Com
 
     Args:
         one: the stage.
-        source: the workdir of what it starts from.
-        steps: the largest number of its train steps.
-        workdir: its workdir.
+        source: the workdir of the checkpoint to start from.
+        steps: the maximum number of train steps.
+        workdir: the workdir of the stage.
     """
     run = one.run
     rate = SCALES[run.scale].phonebook_tuning.learning_rates[0]
@@ -103,12 +103,12 @@ def stage_command(one: StageRun, source: Path, steps: int, workdir: Path) -> Com
 
 
 def stage_curve(one: StageRun, workdir: Path, before: int) -> list[dict[str, Any]]:
-    """Return the learning curve of a stage that has ended, by steps of the whole fine-tuning.
+    """Return the learning curve of a finished stage, with steps counted over the whole fine-tuning.
 
     Args:
         one: the stage.
-        workdir: its workdir.
-        before: the steps of the stages before it.
+        workdir: the workdir of the stage.
+        before: the total steps of the previous stages.
     """
     measured = [point for point in learning_curve(workdir) if point["step"] <= last_step(workdir)]
     name = f"{one.cell}/{EXACT}"

@@ -1,4 +1,4 @@
-"""Figures of the available results: the Birdie paper's Figures 1, 2 and 3 in the study's numbers."""
+"""Figures of the available results: the Birdie paper's Figures 1, 2 and 3 with the study's numbers."""
 
 import itertools
 from collections import defaultdict
@@ -26,7 +26,7 @@ _MIXTURES_A_ROW = 3
 
 
 def figures_of(results: Results) -> Iterator[tuple[str, Figure]]:
-    """Give names and figures of a scale that there is something for."""
+    """Yield the names and figures that the results of a scale allow."""
     for name, draw in (
         ("phonebook", _phonebook),
         ("learning_curves", _learning_curves),
@@ -39,7 +39,7 @@ def figures_of(results: Results) -> Iterator[tuple[str, Figure]]:
 
 
 def _styles(results: Results) -> dict[Arm, dict[str, str]]:
-    """Return how each arm's line is drawn: the procedure has its colour, the model its dashes."""
+    """Return the line style of each arm: the procedure sets the colour, the model the dashes."""
     arms = list(arms_of(results))
     models = list(dict.fromkeys(arm.model for arm in arms))
     dashes = dict(zip(models, itertools.cycle(("-", "--", "-."))))
@@ -55,14 +55,14 @@ def _styles(results: Results) -> dict[Arm, dict[str, str]]:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Put the legend of one panel below all, where it covers no line."""
+    """Put the legend of one panel below all panels."""
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="x-small"
     )
 
 
 def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, style: dict[str, str]) -> tuple[str, float, str]:
-    """Draw means with their intervals by a number; return the label of the line's end."""
+    """Draw means and intervals by the keys of `scores`; return the label of the line's end."""
     found = {value: mean_with_interval(scored) for value, scored in scores.items()}
     means = [one.mean for one in found.values()]
     axes.plot(list(found), means, label=arm.title, **style)
@@ -72,7 +72,7 @@ def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, style: dict[str, str]
 
 
 def _phonebook(results: Results, figure: Figure) -> bool:
-    """Figure 1: accuracy by the numbers asked for; here by the entries of the book too."""
+    """Draw Figure 1: accuracy by the count of queried numbers, and also by the entries of the book."""
     first = tasks_at(next(iter(results.values())), PHONEBOOK)
     left, right = figure.subplots(1, 2, sharey=True)
     entries = {name: int(name.removeprefix("entries_")) for name in first if name.startswith("entries_")}
@@ -103,7 +103,7 @@ def _phonebook(results: Results, figure: Figure) -> bool:
 
 
 def _learning_curves(results: Results, figure: Figure) -> bool:
-    """Exact answers to validation questions while a model is fine-tuned, at the rate that was chosen."""
+    """Draw the share of exact validation answers during fine-tuning with the chosen rate."""
     first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]
     cells = [name for name in first["commonest_digits"] if name.startswith("entries_")]
     panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
@@ -129,7 +129,7 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
 
 
 def _passages(results: Results, figure: Figure) -> bool:
-    """Figure 2: questions on passages by their length."""
+    """Draw Figure 2: F1 of questions on passages by the length of the passage."""
     axes = figure.subplots()
     measure = Measure("", EXTRACTION, (EXTRACTION,), "f1")
     labels = [
@@ -144,7 +144,7 @@ def _passages(results: Results, figure: Figure) -> bool:
 
 
 def _mixture(results: Results, figure: Figure) -> bool:
-    """Figure 3: the probability of each class of arms over the steps of a bandit's run."""
+    """Draw Figure 3: the probability of each class of arms over the steps of a run with a bandit."""
     chosen = [
         (run, result) for run, result in results.items() if PROCEDURES[run.procedure].policy == "birdie"
     ]

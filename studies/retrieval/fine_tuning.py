@@ -1,8 +1,8 @@
 """Fine-tuning of a run over the grid of its scale, and the choice by validation questions.
 
-A learning rate is constant and without warm-up, so the checkpoint at step s equals a run of s steps: the
-grid of rates and steps costs one run per rate. The choice has the best mean validation score over the
-cells: correct digits beyond those of the commonest digits, or the answers' F1.
+Learning rates are constant and without warm-up, so the checkpoint at step s equals the result of a run of s
+steps. The grid of rates and steps costs one run per rate. The choice is the point with the best mean
+validation score over the cells: digit accuracy above that of the commonest digits, or F1.
 """
 
 import math
@@ -23,16 +23,16 @@ from studies.workdirs import read_metric_lines
 PHONEBOOK, EXTRACTION = "phonebook", "extraction"
 TUNINGS = (PHONEBOOK, EXTRACTION)
 VALIDATION, TEST = "validation", "test"
-# Questions of the test are never those of the validation, whatever the seed of the run.
+# Test and validation questions always differ, for every seed of the run.
 _QUESTION_SEEDS = {VALIDATION: 1001, TEST: 3003}
 _EXTRACTION_METRICS = ("f1", "exact_match", "contains")
 
 
 def grid_of(scale: Scale, tuning: str) -> FineTuningPlan:
-    """Return the grid of "phonebook" or "extraction".
+    """Return the grid of the fine-tuning "phonebook" or "extraction".
 
     Raises:
-        ConfigError: there is no such fine-tuning.
+        ConfigError: the fine-tuning is unknown.
     """
     if tuning not in TUNINGS:
         raise ConfigError(f"fine-tuning {tuning!r} is unknown; allowed: {', '.join(TUNINGS)}")
@@ -46,7 +46,7 @@ def tunings_on_grids(scale: Scale) -> tuple[str, ...]:
 
 
 def phonebook_cells(plan: PhonebookPlan) -> list[tuple[str, int, int]]:
-    """Return name, entries and numbers asked for of each cell: one number by entries, then more numbers."""
+    """Return (name, entries, queried numbers) of each cell: first by entries, then by queried numbers."""
     cells = [(f"entries_{entries}", entries, 1) for entries in plan.entries]
     return cells + [(f"numbers_{numbers}", plan.entries_of_numbers, numbers) for numbers in plan.numbers]
 
@@ -60,8 +60,8 @@ def question_tasks(
         scale: the scale.
         tuning: "phonebook" or "extraction".
         split: "validation" or "test".
-        questions: the file of the questions on passages of that split.
-        number: the number of the fine-tuning of a checkpoint, which may determine the form of books.
+        questions: the file of the split's questions on passages.
+        number: the number of the fine-tuning of a checkpoint, which may set the place of the question.
     """
     if tuning == EXTRACTION:
         task = {
@@ -97,7 +97,7 @@ def question_tasks(
 
 
 def fine_tuning_config(run: Run, tuning: str, learning_rate: float) -> ml_collections.ConfigDict:
-    """Return the configuration of fine-tuning a run; paths of questions are set beside it.
+    """Return the configuration of a run's fine-tuning. Flags set the files of questions.
 
     Raises:
         ConfigError: the run or the fine-tuning is unknown.
@@ -124,7 +124,7 @@ def fine_tuning_config(run: Run, tuning: str, learning_rate: float) -> ml_collec
     config.optimizer.warmup_steps = 0
     config.optimizer.weight_decay = 0.0
     config.checkpoint.every_steps = plan.measured_every
-    # Any of them may be the one that is chosen.
+    # Keep all measured checkpoints: the choice may be any of them.
     config.checkpoint.keep = max(2, len(plan.measured_steps) + 1)
     return config
 
@@ -132,7 +132,7 @@ def fine_tuning_config(run: Run, tuning: str, learning_rate: float) -> ml_collec
 def _phonebook_stages(
     plan: PhonebookPlan, grid: FineTuningPlan, batch: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Return the stages of fine-tuning on phone books, whose names sort in their order."""
+    """Return the stages of fine-tuning on phone books. Their names sort in order."""
     books = {"task": "phonebook", **plan.books, **batch, "max_positions": grid.length}
     if not plan.stages:
         return {PHONEBOOK: {**books, "steps": grid.steps}}
@@ -161,15 +161,15 @@ def fine_tuning_command(
     validated: Path | str,
     workdir: Path | str,
 ) -> Command:
-    """Return the command that fine-tunes a pre-trained run at one rate of the grid.
+    """Return the command that fine-tunes a pre-trained run with one rate of the grid.
 
     Args:
         run: the run.
         tuning: "phonebook" or "extraction".
         learning_rate: the learning rate.
-        pretrained: the workdir of its pre-training.
-        learned: the file of the questions on passages that are learned.
-        validated: the file of those that measure it.
+        pretrained: the workdir of the pre-training.
+        learned: the file of training questions on passages.
+        validated: the file of validation questions on passages.
         workdir: the workdir of the fine-tuning.
     """
     variant = f"{run.scale},{run.model},{run.procedure},{run.seed},{tuning},{learning_rate:g}"
@@ -191,11 +191,11 @@ def fine_tuning_command(
 
 
 class Chosen(NamedTuple):
-    """The learning rate and the steps that the validation questions chose.
+    """The point of the grid that the validation questions choose.
 
     Attributes:
         learning_rate: the learning rate.
-        step: the train steps.
+        step: the number of train steps.
         score: the mean validation score over the cells.
     """
 
@@ -222,7 +222,7 @@ def score_of(measured: Mapping[str, Any], tuning: str, baseline: Mapping[str, fl
     Args:
         measured: a point of `learning_curve`.
         tuning: "phonebook" or "extraction".
-        baseline: of each cell of phone books the digit accuracy of giving the commonest digits.
+        baseline: the digit accuracy of giving the commonest digits, by cell of phone books.
     """
     if tuning == EXTRACTION:
         return measured[f"{EXTRACTION}/f1"]
@@ -232,7 +232,7 @@ def score_of(measured: Mapping[str, Any], tuning: str, baseline: Mapping[str, fl
 def choose(
     curves: Mapping[float, Sequence[Mapping[str, Any]]], tuning: str, baseline: Mapping[str, float]
 ) -> Chosen:
-    """Return the best point of the grid by its validation score; of equals that of the fewest steps.
+    """Return the point of the grid with the best validation score; ties go to the fewest steps.
 
     Args:
         curves: the learning curve of each learning rate.
@@ -248,5 +248,5 @@ def choose(
 
 
 def steps_to(curve: Sequence[Mapping[str, Any]], metric: str, share: float) -> int | None:
-    """Return the first measured step at which a metric is at least `share`; None if it never is."""
+    """Return the first measured step with a metric of at least `share`; None if there is none."""
     return next((measured["step"] for measured in curve if measured[metric] >= share), None)

@@ -24,7 +24,7 @@ _PART = 20
 
 
 def count_targets(run: Run, prepared: Path, num_steps: int) -> tuple[int, int]:
-    """Return the language targets of `num_steps` batches of a run's fixed shares, and all targets."""
+    """Return the numbers of language targets and of all targets in `num_steps` batches of a run."""
     config = parse_config(pretraining_config(run))
     mixture, settings = configured_mixture(config), row_settings(config)
     text = TokenShards(str(prepared), "train")
@@ -40,7 +40,7 @@ def count_targets(run: Run, prepared: Path, num_steps: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print the counts of a scale's mixture and of causal LM."""
+    """Print the target counts of a scale's mixture and of causal LM."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

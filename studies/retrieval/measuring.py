@@ -1,8 +1,8 @@
-"""The measuring of a run: its tasks, and baselines for the metrics of phone books.
+"""The tasks that measure a run, and baselines for the metrics of phone books.
 
-Baselines are the scores of answers that ignore the name. Copying any entry writes some number of the book.
-Giving the commonest digits writes, in each place of a number, the digit of the most entries. Of all answers
-that depend only on the book, it has the most correct digits.
+A baseline is the expected score of an answer that ignores the name. Copying any entry writes a random
+number of the book. Giving the commonest digits writes the most frequent digit of the book at each position
+of a number. Of all answers that depend only on the book, it has the most correct digits.
 """
 
 from collections import Counter
@@ -18,13 +18,13 @@ from studies.retrieval.text import Corpus
 COPIED_DIGITS, COMMONEST_DIGITS = "copy_any_digit_accuracy", "commonest_digit_accuracy"
 ABOVE_COMMONEST = "digit_accuracy_above_commonest"
 INFILLING, SQUAD = "infilling", "squad"
-# All documents of a file that holds nothing else.
+# Validation takes all documents of the file of held-out documents.
 _ALL = 1 - 2**-30
 _RECALL_LENGTHS = 8
 
 
 def pretrained_tasks(scale: Scale, corpus: Corpus) -> dict[str, dict[str, Any]]:
-    """Return the tasks that a pre-trained model is measured on as it is, by name."""
+    """Return the tasks that measure a pre-trained model without fine-tuning, by name."""
     plan = scale.measuring
     passages = {
         "lengths": plan.lengths,
@@ -60,9 +60,10 @@ def pretrained_tasks(scale: Scale, corpus: Corpus) -> dict[str, dict[str, Any]]:
 
 
 def baselines_of_books(kind: str, answer: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return what baselines give on a question about a phone book, and what its answer has beyond one.
+    """Return the baselines for an answer about a phone book, and its digit accuracy above the commonest.
 
-    They are copying any entry and giving the commonest digits, by what they are expected to give.
+    The baselines are the expected digit accuracies of copying any entry and of giving the commonest digits.
+    The result is empty for other kinds of tasks.
     """
     if kind != "phonebook":
         return {}
@@ -76,14 +77,14 @@ def baselines_of_books(kind: str, answer: Mapping[str, Any]) -> Mapping[str, flo
 
 
 def copy_any_entry(prompt: str, answer: str) -> float:
-    """Return the expected digit accuracy of writing any number of the book for each one asked for.
+    """Return the expected digit accuracy of writing a random number of the book for each queried one.
 
-    Exact: the mean over all entries of the book, the one asked for among them, as
-    `birdie_jax.tasks.phonebook` counts the digits.
+    The value is the exact mean over all entries of the book, with the queried entry.
+    `birdie_jax.tasks.phonebook` counts digits in the same way.
 
     Args:
         prompt: the prompt with the book.
-        answer: the right answer: numbers with a comma and a space between them.
+        answer: the correct answer: numbers with a comma and a space between them.
     """
     entries = sorted(read_numbers(prompt))
     shares = [
@@ -94,13 +95,13 @@ def copy_any_entry(prompt: str, answer: str) -> float:
 
 
 def commonest_digits(prompt: str, answer: str) -> float:
-    """Return the expected digit accuracy of giving the commonest digit of each place in the book.
+    """Return the expected digit accuracy of giving the book's commonest digit at each position.
 
-    Of several that are equally common, any is given.
+    If several digits are equally common, a random one of them counts.
 
     Args:
         prompt: the prompt with the book.
-        answer: the right answer: numbers with a comma and a space between them.
+        answer: the correct answer: numbers with a comma and a space between them.
     """
     shares = []
     for place, characters in enumerate(zip(*read_numbers(prompt), strict=True)):
@@ -113,7 +114,7 @@ def commonest_digits(prompt: str, answer: str) -> float:
 
 
 def mean_commonest_digits(questions: Iterable[tuple[str, str]]) -> float:
-    """Return the mean of `commonest_digits` over (prompt, answer)."""
+    """Return the mean of `commonest_digits` over pairs (prompt, answer)."""
     return float(np.mean([commonest_digits(prompt, answer) for prompt, answer in questions]))
 
 

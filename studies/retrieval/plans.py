@@ -1,4 +1,4 @@
-"""The plan of the study: the parts of a scale, the procedures, and the runs of a scale in order."""
+"""The plan of the study: the parts of a scale, the procedures, and the order of a scale's runs."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -8,18 +8,18 @@ from typing import Any, Literal, NamedTuple
 
 DEFAULT_MODEL = "gated_ssm_plus"
 LANGUAGE = "held_out_text"
-"""The task of held-out text."""
+"""The name of the task of held-out text."""
 
 
 class BookStage(NamedTuple):
-    """A part of learning to answer phone books.
+    """A stage of fine-tuning on phone books.
 
     Attributes:
-        books: settings of the task that differ in it.
-        share: its share of the train steps, before shares are normalised.
-        until: the entries of the books that decide whether the stage is learned; such stages have
-            no share, and end when they are.
-        steps: the largest number of steps of such a stage; 0 = all that are left.
+        books: the settings of the task that differ in the stage.
+        share: the share of the train steps, before normalisation.
+        until: the number of entries of the books that decide whether the stage is learned; such a stage has
+            no share and ends when it is learned.
+        steps: the maximum number of steps of such a stage; 0 = all remaining steps.
         learned: the share of exact answers that ends such a stage.
     """
 
@@ -35,16 +35,16 @@ class PhonebookPlan:
     """The phone books of a scale, and the training on them.
 
     Attributes:
-        books: the settings of the task that fine-tuning draws from.
-        entries: the sizes of the measured books; each question asks for one number.
-        numbers: the counts of numbers per question, for books of `entries_of_numbers` entries; the sizes
-            cover one number.
-        entries_of_numbers: the entries of those books.
-        validation_questions: the questions of each cell for the choice of learning rate and steps.
+        books: the settings of the fine-tuning task.
+        entries: the sizes of the measured books, with one queried number.
+        numbers: the counts of queried numbers per question, above one, for books of `entries_of_numbers`
+            entries.
+        entries_of_numbers: the number of entries of those books.
+        validation_questions: the questions of each cell that choose the learning rate and the steps.
         test_questions: the questions of each cell that measure the chosen model once.
-        stages: the parts of fine-tuning, from few entries to many; empty = all sizes from the first step.
-        question_places: where the books of each fine-tuning of a checkpoint have the question: "before",
-            "after" or "both"; empty = as `books` says in all.
+        stages: the stages of fine-tuning, from few entries to many; empty = all sizes from the first step.
+        question_places: the place of the question in each fine-tuning of a checkpoint: "before" the book,
+            "after" it, or "both"; empty = the place that `books` sets.
     """
 
     books: Mapping[str, Any]
@@ -64,12 +64,12 @@ class PhonebookPlan:
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """The questions on passages of the corpus; their answers are spans.
+    """The questions on passages of the corpus. The answers are spans.
 
     Attributes:
-        passage_tokens: the maximum numbers of tokens of the passages; the minimum is half as many.
+        passage_tokens: the maximum lengths of passages, in tokens; the minimum is half the maximum.
         training_questions: the number of training questions.
-        validation_questions: the number of questions for the choice of learning rate and steps.
+        validation_questions: the number of questions that choose the learning rate and the steps.
         test_questions: the number of test questions, used once.
         max_tokens: the maximum number of tokens of an answer.
     """
@@ -86,13 +86,13 @@ class FineTuningPlan:
     """The grid of fine-tuning, the same for all runs of a scale.
 
     Attributes:
-        learning_rates: the learning rates, each constant and without warm-up.
-        steps: the train steps of each; 0 = no fine-tuning.
-        measured_every: the train steps between two measurements; each is a point of the grid, because the
-            rate is constant.
+        learning_rates: the learning rates, constant and without warm-up.
+        steps: the train steps with each rate; 0 = no fine-tuning.
+        measured_every: the train steps between two measurements; each measurement is a point of the grid,
+            because the rate is constant.
         rows: the rows of a batch.
         length: the positions of a row.
-        seeds: the number of fine-tunings of a checkpoint if stages end when learned; each reads other
+        seeds: the number of fine-tunings of a checkpoint if stages end when learned; each reads different
             books, which are the same for all runs of a seed.
     """
 
@@ -111,12 +111,12 @@ class FineTuningPlan:
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """The questions for the pre-trained model, without fine-tuning.
+    """The measurements of the pre-trained model without fine-tuning.
 
     Attributes:
-        lengths: the tokens of the passages of copying and selective copying.
-        questions_per_length: the questions of each length.
-        pairs: the key-value pairs of the sequences of associative recall; they are 8 times as long.
+        lengths: the lengths of passages for copying and selective copying, in tokens.
+        questions_per_length: the number of questions of each length.
+        pairs: the key-value pairs of associative recall; a sequence has 8 tokens per pair.
         recall_vocabulary: the number of distinct tokens in those sequences.
         recall_sequences: the number of sequences of each count of pairs.
         stories: the number of stories with a missing entry.
@@ -137,11 +137,11 @@ class MeasuringPlan:
 
 
 class Variant(NamedTuple):
-    """A model of a scale that has sizes of its own.
+    """A model of a scale with different sizes.
 
     Attributes:
-        model: the name of its mixer.
-        changes: the fields of `config.model` that differ from those of the scale.
+        model: the name of the mixer.
+        changes: the fields of `config.model` that differ from the scale's.
     """
 
     model: str
@@ -150,36 +150,37 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """A size of the study.
+    """The sizes of a study.
 
     Attributes:
-        name: the name of the scale.
-        preset: the file in configs/ that it starts from.
-        changes: fields of that configuration that differ, by section.
-        pretraining_tokens: the positions that a model is pre-trained on.
-        mixture: the mixture of Birdie and of the mixture without a bandit.
-        stages: the schedule of that mixture (`bandit.stages`); empty = its own shares throughout.
-        decisions: the bandit's decisions of a run.
+        name: the name.
+        preset: the base configuration, a file in configs/.
+        changes: the fields that differ from the base configuration, by section.
+        pretraining_tokens: the positions of pre-training.
+        mixture: the mixture of objectives, with and without a bandit.
+        stages: the schedule of the mixture without a bandit (`bandit.stages`); empty = constant shares.
+        decisions: the number of the bandit's decisions in a run.
         phonebook: the phone books.
         extraction: the questions on passages.
         phonebook_tuning: the grid of fine-tuning on phone books.
         extraction_tuning: the grid of fine-tuning on questions on passages.
-        measuring: what is asked without fine-tuning.
-        pieces: the pieces of the tokenizer.
-        models: the models.
-        variants: those of them that are no mixer with the sizes of the scale.
-        beside: the scale whose runs of the same procedures and seeds its tables show too.
+        measuring: the measurements without fine-tuning.
+        pieces: the vocabulary size of the tokenizer.
+        models: the names of the models.
+        variants: the models that are not a mixer with the sizes of the scale, by name.
+        beside: another scale; tables include its runs with the same procedures and seeds.
         seeds: the seeds.
-        text: the corpus unless --text names one.
-        validation_fraction: the share of documents that is held out.
-        sample_bytes: the bytes of text on which the tokenizer is trained.
-        squad_questions: how many questions of SQuAD are asked at the end, evenly spread; None = all.
-        pretrained_at: the scale whose pre-trained runs and questions it takes; empty = its own.
-        order: procedures and their seeds, what decides first: of each seed all models and procedures, then
-            the next line; empty = all models and `PAPER_PROCEDURES` with `seeds`.
-        measured: the tasks that a pre-trained model is measured on; empty = all.
-        language_positions: the positions in which causal LM has as many targets as the language arms of
-            the mixture in fixed shares have in `pretraining_tokens`; `language_targets.py` counts them.
+        text: the corpus without --text.
+        validation_fraction: the share of held-out documents.
+        sample_bytes: the bytes of text for training the tokenizer.
+        squad_questions: the number of SQuAD questions in the final measurement, evenly spread; None = all.
+        pretrained_at: the scale that provides pre-trained runs and questions; empty = this scale.
+        order: lines of procedures and seeds, the most decisive line first; a line runs all models and
+            procedures of one seed before the next seed; empty = all models and `PAPER_PROCEDURES` with
+            `seeds`.
+        measured: the tasks that measure a pre-trained model; empty = all.
+        language_positions: the positions at which causal LM has as many targets as the mixture's language
+            arms with fixed shares in `pretraining_tokens`; `language_targets.py` counts them.
     """
 
     name: str
@@ -210,33 +211,34 @@ class Scale:
 
     @property
     def has_curriculum(self) -> bool:
-        """Whether the stages of fine-tuning on phone books end when they are learned."""
+        """Whether the stages of fine-tuning on phone books end when learned."""
         return any(stage.until for stage in self.phonebook.stages)
 
     @property
     def pretraining_name(self) -> str:
-        """The name of the scale at which its runs are pre-trained."""
+        """The name of the scale that provides the pre-trained runs."""
         return self.pretrained_at or self.name
 
 
-# Stands for the mixture of the scale.
+# A placeholder for the mixture of the scale.
 _MIXTURE_OF_SCALE = ""
-# Stands for the policy of the scale: fixed shares, or a schedule of them.
+# A placeholder for the policy of the scale: fixed shares, or a schedule of shares.
 _POLICY_OF_SCALE = ""
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """A way of pre-training.
+    """A procedure of pre-training.
 
     Attributes:
-        title: what tables call it.
-        mixture: the mixture of objectives; empty = that of the scale.
-        policy: the bandit's policy; empty = that of the scale.
-        reward: what an action of the bandit earns.
-        bidirectional: whether the context is read in both directions, then and in fine-tuning.
-        budget: the positions it is trained on: those of the scale, as many as give causal LM the language
-            targets of the mixture, or none.
+        title: the name in tables.
+        mixture: the mixture of objectives; empty = the scale's mixture.
+        policy: the bandit's policy; empty = the scale's policy.
+        reward: the bandit's reward.
+        bidirectional: whether the model reads the context in both directions, in pre-training and in
+            fine-tuning.
+        budget: the positions of pre-training: the scale's, as many as give causal LM the language targets
+            of the mixture, or none.
     """
 
     title: str
@@ -247,7 +249,7 @@ class Procedure:
     budget: Literal["whole", "language targets", "none"] = "whole"
 
 
-# The first four decide: procedure and reading direction vary separately.
+# The first four are decisive: they vary procedure and reading direction separately.
 PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
     {
         "causal_lm_causal": Procedure("causal LM, read causally", "causal_lm", bidirectional=False),
@@ -280,18 +282,18 @@ PAPER_PROCEDURES = (
     *("birdie_causal", "ul2", "fixed_ratio"),
 )
 _DECIDING = ("causal_lm_causal", "causal_lm", "mixture_causal", "mixture")
-# Of the other models these alone.
+# The only procedures of the other models.
 _PROCEDURES_OF_OTHER_MODELS = ("causal_lm_causal", "birdie")
 
 
 class Run(NamedTuple):
-    """A model that is pre-trained, fine-tuned and measured.
+    """The pre-training, fine-tuning and measurement of a model.
 
     Attributes:
-        scale: the name of its scale.
+        scale: the name of the scale.
         model: the name of the model.
         procedure: the name of the procedure.
-        seed: the seed of everything that is drawn.
+        seed: the seed of all random numbers.
     """
 
     scale: str
@@ -306,10 +308,10 @@ class Run(NamedTuple):
 
 
 def runs_of(scale: Scale) -> Iterator[Run]:
-    """Give the runs of a scale, what decides first.
+    """Yield the runs of a scale, the most decisive first.
 
-    Without `Scale.order`, the deciding procedures of the default model with all seeds come first, seed by
-    seed; then the bandit; then the rest of the matrix with its first seed, and at last with the others.
+    Without `Scale.order`, the order is: the decisive procedures of the default model, seed by seed; the
+    bandit with all seeds; the rest of the matrix with the first seed; the rest with the other seeds.
     """
 
     def give(model: str, procedures: tuple[str, ...], seeds: tuple[int, ...]) -> Iterator[Run]:

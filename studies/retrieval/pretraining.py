@@ -1,4 +1,4 @@
-"""Pre-training of a run: its configuration, its command, and its record."""
+"""The pre-training of a run: its configuration, its command and its record."""
 
 import json
 import runpy
@@ -18,8 +18,8 @@ from studies.verbs import REPOSITORY, Command
 from studies.workdirs import read_metric_lines, training_record
 
 CONFIG_FILE = "studies/retrieval/config.py"
-# Decisions of a fixed mixture change nothing: they are made for the validation losses alone. A schedule can
-# change at a twentieth of the run.
+# A fixed mixture has decisions only for the validation losses. A schedule can change at each twentieth of
+# the run.
 _DECISIONS_WITHOUT_A_BANDIT = {"fixed": 4, "staged": 20}
 _CURVE_POINTS = 100
 _NO_RATE = 1e-30
@@ -60,7 +60,7 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
             positions = scale.language_positions
         config.train.num_steps = -(-positions // (config.batching.rows * config.batching.length))
     if procedure.budget == "none":
-        # A run has a step; at this rate it changes no parameter.
+        # A run requires a step. At this rate it changes no parameter.
         config.train.num_steps = 1
         config.optimizer.learning_rate = config.optimizer.final_learning_rate = _NO_RATE
     if policy in _DECISIONS_WITHOUT_A_BANDIT:
@@ -86,11 +86,11 @@ def pretraining_command(run: Run, text: Path | str, workdir: Path | str) -> Comm
 
 
 def pretraining_record(workdir: Path) -> dict[str, Any]:
-    """Return what is known of a pre-training that has ended, as plain JSON.
+    """Return the record of a finished pre-training, as plain JSON.
 
-    The losses of at most 100 steps, the last validation loss of every arm, and for each decision the
-    probability of each class of arms, by arm the validation loss and what the mixture before it earned, and
-    where the policy expects something of its mixture, what.
+    It has the losses of at most 199 steps and the last validation loss of every arm. For each decision, it
+    has the probability of each class of arms, the validation loss and the reward of each arm, and the
+    predicted and earned reward of the mixture if the policy predicts one.
     """
     arms = json.loads((workdir / "arms.json").read_text())
     groups = {arm["name"]: arm["group"] for arm in arms}

@@ -1,4 +1,4 @@
-"""The scales of the study: a smoke run, scales for two cores, and the paper's sizes."""
+"""The scales of the study: a smoke run, scales for two cores, and scales of the paper's sizes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,10 +17,10 @@ from studies.retrieval.plans import (
     Variant,
 )
 
-# The mixture of models of a few million parameters and fewer; all scales of such models take it from here.
+# The mixture of all scales with models of at most a few million parameters.
 SMALL_MIXTURE = "small_models"
 
-# Sentences would be two thirds of a short book where letters are tokens.
+# If letters are tokens, sentences would be two thirds of a short book.
 _SMALL_BOOKS = {"number_format": "####", "name_words": 1, "question_form": "names"}
 _SMALL_MODEL = {
     "layers": 4,
@@ -53,7 +53,7 @@ _SMALL = Scale(
         entries_of_numbers=8,
         validation_questions=48,
         test_questions=192,
-        # On books of all sizes at once, nothing but the form of an answer was learned in 900 steps.
+        # With books of all sizes from the start, 900 steps taught only the form of an answer.
         stages=(
             BookStage({"max_entries": 3, "max_numbers": 1}, 0.35),
             BookStage({"max_entries": 4, "max_numbers": 1}, 0.2),
@@ -85,12 +85,12 @@ _SMALL = Scale(
 
 
 def _paper_scale(name: str, preset: str, text: str) -> Scale:
-    """Return a scale of the paper's sizes and budgets, on its corpus."""
+    """Return a scale with the paper's sizes, budgets and corpus."""
     return Scale(
         name=name,
         preset=preset,
         changes={"data": {"vocab_size": 32_000}},
-        # The steps are the preset's.
+        # 0 = the preset's steps.
         pretraining_tokens=0,
         mixture="birdie",
         stages="",
@@ -188,7 +188,7 @@ _SMOKE = replace(
     validation_fraction=0.3,
 )
 
-# What the mixture is worth: docs/measurements/retrieval.md has its rules.
+# The value of the mixture. docs/measurements/retrieval.md has the rules.
 _WORTH_SEEDS = tuple(range(10, 16))
 _WORTH = replace(
     _SMALL,
@@ -215,8 +215,9 @@ _WORTH = replace(
     language_positions=890_628,
 )
 
-# Which memory retrieves: matrix states of as many parameters as the Gated SSM+ of `worth`, whose state has
-# 256 numbers a layer, 1,024 in all; with the sizes of the field, and with as many numbers of state.
+# Compares memories: models with matrix states and as many parameters as the Gated SSM+ of `worth`. Two
+# models have the usual sizes of the field. Two have as many numbers of state as the Gated SSM+: 256 a
+# layer, 1,024 in all.
 _MEMORY = replace(
     _WORTH,
     name="memory",
@@ -281,7 +282,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 models=(DEFAULT_MODEL,),
             ),
             _SMALL,
-            # Whether what was not learned would have been, with the same books three times as often.
+            # Tests whether three times as many steps on the same books teach what `small` did not learn.
             replace(
                 _SMALL,
                 name="small_longer_tuning",
@@ -292,14 +293,14 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             _WORTH,
             _MEMORY,
             _DIRECTION,
-            # Its seed does not count either.
+            # Checks steps and rates with a seed that no result uses.
             replace(
                 _DIRECTION,
                 name="direction_pilot",
                 seeds=(100,),
                 order=((("mixture_fixed_causal", "mixture_fixed"), (100,)),),
             ),
-            # Its seed is not among those that count: to see that steps and rates are sensible.
+            # The same for `worth`.
             replace(
                 _WORTH,
                 name="worth_pilot",

@@ -1,4 +1,4 @@
-"""The study: its runs, from text to result, and its page."""
+"""The retrieval study: its runs, from text to result, and its page."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,13 +28,13 @@ from studies.runner import Outcome, Study
 from studies.verbs import Clock, Command
 from studies.workdirs import evaluate_command, is_trained, last_step, measure, measured
 
-# Of the answers, exactly right.
+# Shares of exact answers.
 _MILESTONES = {"half": 0.5, "nine_tenths": 0.9}
 
 
 @dataclass(frozen=True)
 class Retrieval(Study[Scale, Run]):
-    """Whether Birdie's pre-training teaches retrieval; its text is documents as prepare_data takes them."""
+    """Measures retrieval after Birdie's pre-training. The text is documents, as prepare_data's input."""
 
     name = "retrieval"
     page = "retrieval.md"
@@ -42,11 +42,11 @@ class Retrieval(Study[Scale, Run]):
     make_run = Run
 
     def runs(self) -> Iterator[Run]:
-        """Give the runs of the scale."""
+        """Yield the runs of the scale."""
         return runs_of(self.scale)
 
     def title(self, run: Run) -> str:
-        """Return the procedure of a run."""
+        """Return the title of a run's procedure."""
         return PROCEDURES[run.procedure].title
 
     @classmethod
@@ -55,7 +55,7 @@ class Retrieval(Study[Scale, Run]):
         return scale.text
 
     def read_results(self) -> dict[Run, dict[str, Any]]:
-        """Return the results of the scale that are there, and those of the scale that stands beside it."""
+        """Return the available results of the scale, and those of the scale in `Scale.beside`."""
         found, scale = super().read_results(), self.scale
         if scale.beside:
             shown = {(name, seed) for names, seeds in scale.order for name in names for seed in seeds}
@@ -73,17 +73,17 @@ class Retrieval(Study[Scale, Run]):
         )
 
     def pretrained(self, run: Run) -> Path:
-        """Return the workdir of a run's pre-training, which may be that of another scale."""
+        """Return the workdir of a run's pre-training, which may belong to another scale."""
         return self.workdirs / self.scale.pretraining_name / run.name / "pretraining"
 
     def tuned_with(self, run: Run, tuning: str, learning_rate: float) -> Path:
-        """Return the workdir of a fine-tuning of a run."""
+        """Return the workdir of a run's fine-tuning with a learning rate."""
         return self.tuned(run, f"{tuning}_{learning_rate:g}")
 
     def commands_left(self, run: Run) -> list[Command]:
         """Return the commands that a run still needs, as far as they are known.
 
-        The test waits for what the validation chooses: its step and rate are named when that is done.
+        The command of the test is not among them: its rate and step depend on the validation.
         """
         if self.result_file(run).exists():
             return []
@@ -97,7 +97,7 @@ class Retrieval(Study[Scale, Run]):
         if not is_trained(pretrained) or measured(pretrained, last_step(pretrained), list(tasks)) is None:
             left.append(evaluate_command(tasks, pretrained))
         if self.scale.has_curriculum:
-            # Later stages are known when those before them have ended.
+            # A later stage depends on the end of the stage before it.
             for number in range(self.scale.phonebook_tuning.seeds):
                 first = StageRun(run, number, 0)
                 if not is_trained(self.tuned(run, first.name)):
@@ -125,7 +125,7 @@ class Retrieval(Study[Scale, Run]):
         )
 
     def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
-        """Pre-train a run, measure it, fine-tune it over the grids and measure what validation chose."""
+        """Pre-train a run, measure it, fine-tune it over the grids, and measure the chosen points."""
         corpus = self.corpus
         text = prepare_corpus(self.scale, self.text, corpus, self.run_verb)
         pretrained = self.pretrained(run)
@@ -138,7 +138,7 @@ class Retrieval(Study[Scale, Run]):
             )
         grids = fine_tuning.tunings_on_grids(self.scale)
         tuned = {tuning: self._tune(run, tuning, clock, log) for tuning in grids}
-        # Of the grid only the chosen run is measured again.
+        # Only the chosen run of a grid is measured again.
         rates = {tuning: found["chosen"]["learning_rate"] for tuning, found in tuned.items()}
         others = [
             self.tuned_with(run, tuning, rate) / "checkpoints"
@@ -165,7 +165,7 @@ class Retrieval(Study[Scale, Run]):
         return Outcome(found, others)
 
     def _tune(self, run: Run, tuning: str, clock: Clock, log: Path) -> dict[str, Any]:
-        """Fine-tune over the grid, choose by validation, and then look at the test."""
+        """Fine-tune over the grid, choose a point by validation, and measure it on the test."""
         rates = fine_tuning.grid_of(self.scale, tuning).learning_rates
         with clock.stage(f"{tuning}_tuning"):
             for rate in rates:
@@ -196,7 +196,7 @@ class Retrieval(Study[Scale, Run]):
         }
 
     def _learn_stages(self, run: Run, number: int, clock: Clock, log: Path) -> dict[str, Any]:
-        """Fine-tune on phone books stage by stage, and ask the test questions of what came of it."""
+        """Fine-tune on phone books stage by stage, and measure the last stage on the test."""
         scale, workdir, before, curve = self.scale, self.pretrained(run), 0, []
         with clock.stage(f"{PHONEBOOK}_tuning"):
             for one in stages_of(run, number):
@@ -220,7 +220,7 @@ class Retrieval(Study[Scale, Run]):
         return measure(self.run_verb, tasks, workdir, step, log, baselines_of_books)
 
     def _commonest_digits(self, split: str) -> dict[str, float]:
-        """Return what the commonest digits give in each cell of phone books, computed once."""
+        """Return the digit accuracy of the commonest digits in each cell of phone books, computed once."""
         file = self.corpus.folder / f"commonest_digits_{split}.json"
         if not file.exists():
             tokenizer = load_tokenizer(self.corpus.prepared)
@@ -236,9 +236,9 @@ class Retrieval(Study[Scale, Run]):
         return json.loads(file.read_text())
 
     def ask_squad(self, run: Run, questions: Path) -> Path:
-        """Ask a finished run, fine-tuned on passages, the questions of SQuAD; return its file.
+        """Measure a finished run, fine-tuned on passages, on SQuAD; return its result file.
 
-        It is asked once: where the result has scores, they are left as they are.
+        This is done once: a result with scores on SQuAD is not changed.
         """
         file = self.result_file(run)
         result = read_result(file)
@@ -261,7 +261,7 @@ class Retrieval(Study[Scale, Run]):
         return worth_tables(self.scale, results) if self.scale.has_curriculum else all_tables(results)
 
     def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
-        """Give the figures of the page."""
+        """Yield the figures of the page."""
         if self.scale.phonebook.question_places:
             return direction_figures(results)
         return worth_figures(self.scale, results) if self.scale.has_curriculum else figures_of(results)

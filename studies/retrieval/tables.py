@@ -1,4 +1,4 @@
-"""Tables of the available results, as the generated part of a page in Markdown."""
+"""Tables of the available results, for the generated part of a Markdown page."""
 
 import itertools
 from collections import defaultdict
@@ -23,7 +23,7 @@ from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, SQUAD
 from studies.retrieval.plans import LANGUAGE, PROCEDURES
 from studies.tables import cells_of_circumstances, hours, percent, percentage, rows_of_table, section
 
-# (the second minus the first)
+# Each pair is compared as the second minus the first.
 COMPARISONS = (
     ("causal_lm_causal", "mixture_causal"),
     ("causal_lm", "mixture"),
@@ -73,7 +73,7 @@ def _writer(measure: Measure) -> Callable[[Interval], str]:
 
 
 def table_of_runs(results: Results) -> str:
-    """Return what each run was, and what it took."""
+    """Return a table of the runs: their arm, size, loss, hours and circumstances."""
     rows = []
     for run, result in results.items():
         seconds, pretraining = result["circumstances"]["seconds"], result["pretraining"]
@@ -104,7 +104,7 @@ def table_of_runs(results: Results) -> str:
 
 
 def _mean_over_classes(pretraining: Mapping[str, Any]) -> str:
-    """Return the mean over the classes of the run's own mixture, each the mean over its arms, in nats."""
+    """Return the last validation loss in nats, averaged over the arms of each class, then over classes."""
     config = pretraining["config"]
     mixture = make_mixture(config["objectives"]["mixture"], config["batching"]["length"])
     of_class: dict[str, list[float]] = defaultdict(list)
@@ -158,7 +158,7 @@ def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
 
 
 def _table_of_seeds(results: Results) -> str:
-    """Return what each run looks up, since a mean over seeds hides whether it was learned at all."""
+    """Return exact answers by seed, because a mean over seeds hides which runs learned the task."""
     tasks = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
     rows = []
     for arm, seeds in arms_of(results).items():

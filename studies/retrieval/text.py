@@ -1,17 +1,17 @@
 """The corpus of a scale: prepared text, held-out documents, and questions made from them.
 
-No measured question was trained on. Training questions come from training documents. Measured questions
-come from held-out documents: the first half for validation (choosing learning rate and steps), the second
-half for the test.
+Training never reads a measured question. Training questions come from training documents. Measured
+questions come from held-out documents: the first half for validation (the choice of learning rate and
+steps), the second half for the test.
 
 A question on a passage takes one of its sentences and replaces a capitalised span of one to three words
-with a blank. The span occurs once in the passage, and is the answer:
+with a blank. The span occurs once in the passage and is the answer:
 
     Ahab stood upon the deck. The crew were silent. Then Starbuck spoke.
 
     Fill in the blank: Then ____ spoke.
 
-A story is a row of three short consecutive clauses, with one missing. The choices are that clause and three
+A story has three short consecutive clauses, one of them missing. The choices are that clause and three
 clauses of other documents.
 """
 
@@ -39,7 +39,7 @@ _MAX_QUESTION_TOKENS = 72
 _STORY_CLAUSES, _CHOICES = 3, 4
 _CLAUSE_CHARACTERS = (12, 48)
 _DRAWN_ROWS = 32
-# Questions of a document, so that no document dominates.
+# The maximum number of questions of a document, so no document dominates.
 _MAX_OF_DOCUMENT = 400
 
 
@@ -47,8 +47,8 @@ class Corpus(NamedTuple):
     """The files of a corpus, made by `prepare_corpus`.
 
     Attributes:
-        prepared: the folder that prepare_data wrote, the same for scales of the same vocabulary.
-        folder: the folder of what is asked about it, which differs by scale.
+        prepared: the output folder of prepare_data, shared by scales with the same vocabulary.
+        folder: the folder of held-out documents and questions, which differs by scale.
     """
 
     prepared: Path
@@ -56,21 +56,21 @@ class Corpus(NamedTuple):
 
     @property
     def held_out(self) -> Path:
-        """The documents that no model is trained on, JSON lines."""
+        """The held-out documents, as JSON lines."""
         return self.folder / "held_out.jsonl"
 
     @property
     def stories(self) -> Path:
-        """The stories with a missing sentence, JSON lines."""
+        """The stories with a missing clause, as JSON lines."""
         return self.folder / "stories.jsonl"
 
     def extraction(self, split: str) -> Path:
-        """Return the questions on passages of "train", "validation" or "test", JSON lines."""
+        """Return the file of questions on passages for a split, as JSON lines."""
         return self.folder / f"extraction_{split}.jsonl"
 
     @property
     def record(self) -> Path:
-        """What the corpus was made of, JSON; it is written last."""
+        """The record of the corpus, as JSON. `prepare_corpus` writes it last."""
         return self.folder / "corpus.json"
 
 
@@ -91,17 +91,16 @@ def corpus_command(scale: Scale, text: str, corpus: Corpus) -> Command:
 
 
 def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -> dict[str, Any]:
-    """Make the files of a corpus, or find them made; return its record.
+    """Make the files of a corpus unless they exist; return its record.
 
     Args:
         scale: the scale.
-        text: the documents, as prepare_data takes them.
+        text: the documents, in the form of prepare_data's input.
         corpus: the files.
         run_verb: runs the verb prepare_data.
 
     Raises:
-        StudyError: the text cannot be prepared, or gives fewer questions than the scale asks; or the folder
-            is of another text.
+        StudyError: the text cannot be prepared or gives too few questions, or the folder has another text.
     """
     made = read_record(corpus.record, text)
     if made is not None:
@@ -152,17 +151,17 @@ def extraction_questions(
     count: int,
     rng: np.random.Generator,
 ) -> list[dict[str, Any]]:
-    """Return questions on passages, as many of each length of passage.
+    """Return questions on passages, equally many of each length.
 
     Args:
         documents: the documents.
         plan: the lengths of passages.
-        tokenizer: the tokenizer in whose tokens passages are measured.
+        tokenizer: the tokenizer that counts tokens.
         count: the number of questions.
         rng: the source of every random choice.
 
     Raises:
-        StudyError: the documents give fewer.
+        StudyError: the documents give fewer questions.
     """
     sentences = [_parts(document, _SENTENCE_END) for document in documents]
     questions: list[dict[str, Any]] = []
@@ -215,7 +214,7 @@ def _question(
         for sentence in passage
         if len(sentence) <= _MAX_SENTENCE_CHARACTERS
         for match in _SPAN.finditer(sentence)
-        # A first word is capitalised whatever it is.
+        # The first word of a sentence is always capitalised.
         if match.start() > 0 and whole.count(match[0]) == 1
     ]
     if not spans:
@@ -231,10 +230,10 @@ def _question(
 def infilling_stories(
     documents: Sequence[str], tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> list[dict[str, Any]]:
-    """Return stories with a missing sentence, whose prompt and choice take at most `max_tokens`.
+    """Return stories with a missing clause. Prompt and choice have at most `max_tokens` tokens.
 
     Raises:
-        StudyError: the documents give fewer than `count`.
+        StudyError: the documents give fewer than `count` stories.
     """
     rng = np.random.default_rng([0, 3])
     low, high = _CLAUSE_CHARACTERS

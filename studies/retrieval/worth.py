@@ -1,7 +1,7 @@
-"""The value of the mixture: steps of fine-tuning to half right on books of two entries, by arm and seed.
+"""The value of the mixture: fine-tuning steps to half of the answers right on books of two entries.
 
 The value of a pre-training seed is the median over its fine-tunings. Fine-tunings of one checkpoint are
-similar, and count as one run in every test. The value is censored if most of them never reach half right.
+similar and count as one run in every test. The value is censored if most of them never reach half right.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from studies.tables import rows_of_table, section
 
 _HALF, _CELL = 0.5, "entries_2"
 _SIZE = (8.0, 5.0)
-# (the second against the first); the first two are the claim.
+# Each pair is compared as the second against the first. The first two pairs are the claim.
 _COMPARISONS = (
     ("causal_lm_causal", "mixture_fixed_causal"),
     ("scratch", "mixture_fixed_causal"),
@@ -48,15 +48,15 @@ _COMPARISONS = (
 
 
 class Outcome(NamedTuple):
-    """What a run came to.
+    """The outcome of a run.
 
     Attributes:
         times: the steps of each fine-tuning to half right on two entries; None = never.
-        cap: the largest number of steps of a fine-tuning.
-        exact: the share of test answers exactly right after fine-tuning, by cell, in the mean over them.
-        bits: bits a byte of held-out text.
-        copying: the share of tokens copied without fine-tuning.
-        f1: F1 of questions on passages.
+        cap: the maximum number of steps of a fine-tuning.
+        exact: the share of exact test answers by cell, averaged over the fine-tunings.
+        bits: the bits per byte on held-out text.
+        copying: the share of tokens copied correctly without fine-tuning.
+        f1: the F1 score on questions on passages.
     """
 
     times: tuple[int | None, ...]
@@ -68,12 +68,12 @@ class Outcome(NamedTuple):
 
     @property
     def median(self) -> int | None:
-        """The value of the run."""
+        """The median time; None if it is censored."""
         return median_time(self.times)
 
 
 def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
-    """Return what a run came to; `cap` is the largest number of steps of a fine-tuning."""
+    """Return the outcome of a run; `cap` is the maximum number of steps of a fine-tuning."""
     repeats = result["fine_tuned"][PHONEBOOK]["repeats"]
     name = f"{_CELL}/{EXACT}"
     curves = [[point for point in one["curve"] if name in point] for one in repeats]
@@ -92,7 +92,7 @@ def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
 
 
 def numbers_of_state(run: Run) -> int:
-    """Return how many numbers the state of all layers has."""
+    """Return the count of numbers in the states of all layers."""
     model = parse_config(pretraining_config(run)).model
     return model.layers * make_mixer(model, parent=None).empty_cache(1).state.size
 
@@ -120,14 +120,14 @@ def _steps(steps: int | None, cap: int) -> str:
 
 
 def _titles_of(runs: Iterable[Run]) -> dict[Arm, str]:
-    """Return what tables call the arms: the procedure alone where all are of one model."""
+    """Return the arms' titles in tables: only the procedure if all arms have the same model."""
     arms = arms_of({run: {} for run in runs})
     one_model = len({arm.model for arm in arms}) == 1
     return {arm: PROCEDURES[arm.procedure].title if one_model else arm.title for arm in arms}
 
 
 def _compared(runs: Iterable[Run]) -> Iterator[tuple[Arm, Arm]]:
-    """Give the arms that tables compare: of each model by procedure, of each procedure with the default."""
+    """Return pairs of arms to compare: procedures of the same model, and models with the default model."""
     arms = arms_of({run: {} for run in runs})
     models = dict.fromkeys(arm.model for arm in arms)
     pairs = [(Arm(model, one), Arm(model, other)) for model in models for one, other in _COMPARISONS]
@@ -165,7 +165,7 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
 
 
 def _pairs(found: Mapping[Run, Outcome], first: Arm, second: Arm) -> tuple[list[Outcome], list[Outcome]]:
-    """Return the outcomes of two arms with the seeds that both have."""
+    """Return the outcomes of two arms with their common seeds."""
     by_seed = {
         arm: {run.seed: one for run, one in found.items() if (run.model, run.procedure) == arm}
         for arm in (first, second)
@@ -203,7 +203,7 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
 
 
 def median_of(times: Sequence[int | None]) -> int | None:
-    """Return the median over runs, of two in the middle the later one; None where it is censored."""
+    """Return the median over runs, or the later of the two middle times; None if it is censored."""
     return median_time(times if len(times) % 2 else [*times, None])
 
 
@@ -242,7 +242,7 @@ def _interval(interval: Interval) -> str:
 
 
 def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
-    """Give the figure: a dot a run, by what it knows of language and how soon it learns to look up."""
+    """Yield a figure with one dot per run: bits per byte of held-out text against fine-tuning steps."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
