@@ -35,10 +35,10 @@ def gather(measures: Sequence[Mapping[str, Any]], metric: str) -> Scored:
     Raises:
         StudyError: the runs have different questions.
     """
-    asked = {measure["questions_sha256"] for measure in measures}
-    if len(asked) != 1:
+    sets = {measure["questions_sha256"] for measure in measures}
+    if len(sets) != 1:
         raise StudyError(
-            f"{measures[0]['task']}: found {len(asked)} different sets of questions; allowed: results of "
+            f"{measures[0]['task']}: found {len(sets)} different sets of questions; allowed: results of "
             "runs with the same questions"
         )
     return Scored(

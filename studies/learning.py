@@ -269,12 +269,12 @@ def main():
         for name in language_model_names():
             for direction in ("bidirectional", "causal"):
                 path = arguments.output / f"{task.name}-{name}-{direction}.json"
-                asked = (
+                is_selected = (
                     task.name in arguments.tasks
                     and name in arguments.models
                     and direction in arguments.directions
                 )
-                if asked and not path.exists():
+                if is_selected and not path.exists():
                     partial = path.with_suffix(".partial")
                     result = run(task, name, direction == "bidirectional", partial)
                     path.write_text(json.dumps(result))

@@ -324,26 +324,26 @@ def train(scale: Scale, run: Run) -> dict[str, Any]:
 
         return take_step(loss, optax.GradientTransformation(optimizer.init, update), 1, state, batch)
 
-    curve, right, asked = [], 0.0, 0.0
+    curve, right, total = [], 0.0, 0.0
     every = max(scale.steps // 20, 1)
     for number in range(1, scale.steps + 1):
         batch = draw_batch(scale, scale.pairs, np.random.default_rng([run.seed, number]))
         state, metrics = step(state, batch, run.rate)
         sums = jax.device_get(metrics.sums)
-        right, asked = right + float(sums["correct"][0]), asked + float(sums["tokens"][0])
+        right, total = right + float(sums["correct"][0]), total + float(sums["tokens"][0])
         if number % every == 0:
-            curve.append([number, right / asked])
-            right = asked = 0.0
+            curve.append([number, right / total])
+            right = total = 0.0
     measured = jax.jit(loss.sums)
-    right = asked = 0.0
+    right = total = 0.0
     # No step uses this generator.
     unseen = np.random.default_rng([run.seed, scale.steps + 1, 1])
     for _ in range(max(MEASURED_SEQUENCES // scale.rows, 1)):
         batch = draw_batch(scale, scale.pairs[-1:], unseen)
         _, sums = jax.device_get(measured(state.params, batch))
-        right, asked = right + float(sums["correct"][0]), asked + float(sums["tokens"][0])
+        right, total = right + float(sums["correct"][0]), total + float(sums["tokens"][0])
     return {
-        "recalled": right / asked,
+        "recalled": right / total,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         "curve": curve,
     }

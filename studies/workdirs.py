@@ -130,7 +130,7 @@ def _measured_task(folder: Path, name: str, more_metrics: MoreMetrics | None) ->
     record = json.loads((folder / f"{name}.json").read_text())
     lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     # Leave out names: they hold paths, which differ between machines.
-    asked = [[line[part] for part in ("prompt", "references", "weight", "groups")] for line in lines]
+    questions = [[line[part] for part in ("prompt", "references", "weight", "groups")] for line in lines]
     if more_metrics is not None:
         for line in lines:
             line["metrics"] |= more_metrics(record["task"], line)
@@ -141,7 +141,7 @@ def _measured_task(folder: Path, name: str, more_metrics: MoreMetrics | None) ->
         "settings": record["settings"],
         "main_metric": record["main_metric"],
         "refused": len(record["refused"]),
-        "questions_sha256": hashlib.sha256(json.dumps(asked).encode()).hexdigest(),
+        "questions_sha256": hashlib.sha256(json.dumps(questions).encode()).hexdigest(),
         "weights": [round(line["weight"], _DIGITS) for line in lines],
         "groups": {group: [line["groups"].get(group) for line in lines] for group in groups},
         "scores": {

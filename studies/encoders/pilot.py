@@ -118,8 +118,8 @@ def _not_tried(study: EncoderStudy, model: str) -> list[Settings]:
     if pilot is None:
         return []
     tried = {_settings(found) for found in read_pilot(study, model)}
-    asked = [Settings(rate, *both) for rate, both in product(pilot.learning_rates, pilot.deviations)]
-    return [settings for settings in asked if settings not in tried]
+    planned = [Settings(rate, *both) for rate, both in product(pilot.learning_rates, pilot.deviations)]
+    return [settings for settings in planned if settings not in tried]
 
 
 def _command(study: EncoderStudy, model: str, settings: Settings) -> Command:

@@ -160,8 +160,8 @@ class Encoders(Study[Scale, Run]):
         chosen = min(validated, key=lambda rate: (-validated[rate], rate))
         steps = last_step(workdirs[chosen])
         with clock.stage("measuring"):
-            asked = {task: {**task_settings(task), "path": str(self.corpus.samples(task, TEST))}}
-            test = measure(self.run_verb, asked, workdirs[chosen], steps, log)
+            questions = {task: {**task_settings(task), "path": str(self.corpus.samples(task, TEST))}}
+            test = measure(self.run_verb, questions, workdirs[chosen], steps, log)
         return {
             "validation": {f"{rate:g}": score for rate, score in validated.items()},
             "learning_rate": chosen,

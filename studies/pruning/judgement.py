@@ -89,8 +89,8 @@ def judge_recency(losses: TextLosses, scale: Scale) -> str:
         recency = losses.get(RECENCY, keep, scale.main_context)
         assert influence is not None and recency is not None
         sides[_smaller(losses.difference(influence, recency))].append(f"{keep:g}")
-    said = [f"{name} at {', '.join(shares)}" for name, shares in sides.items() if shares]
-    return f"the smaller loss of influence and recency: {'; '.join(said)}."
+    parts = [f"{name} at {', '.join(shares)}" for name, shares in sides.items() if shares]
+    return f"the smaller loss of influence and recency: {'; '.join(parts)}."
 
 
 def _smaller(recency_minus_influence: Interval) -> str:
@@ -114,12 +114,12 @@ def judge_needles(fine_tuned: Mapping[str, Any]) -> Iterator[str]:
         for keep in sorted({one.keep for one in needles[1:] if one.keep <= CLEAR_SHARE}, reverse=True):
             influence = find_needle(needles, INFLUENCE, keep)
             others = {one.policy for one in needles}
-            said = [
+            compared = [
                 f"{points(accuracy_difference(find_needle(needles, other, keep), influence))} over {other}"
                 for other in (UNIFORM, RECENCY)
                 if other in others
             ]
-            parts.append(f"at {keep:g} influence {100 * influence.mean.mean:.0f} %, {', '.join(said)}")
+            parts.append(f"at {keep:g} influence {100 * influence.mean.mean:.0f} %, {', '.join(compared)}")
         yield f"{query}: {100 * dense:.0f} % right with all tokens; {'; '.join(parts)}."
 
 

@@ -78,10 +78,10 @@ def measure_text(  # noqa: PLR0917
     """
     arm = choose_arm(trained.arms, None)
     dense = [Condition(DENSE, 1.0, context, None) for context in scale.contexts]
-    asked = {DENSE: (Variant(DENSE, ()), dense)}
-    asked |= {variant.name: (variant, list(_conditions(scale, variant))) for variant in variants}
+    planned = {DENSE: (Variant(DENSE, ()), dense)}
+    planned |= {variant.name: (variant, list(_conditions(scale, variant))) for variant in variants}
     cells = []
-    for name, (variant, wanted) in asked.items():
+    for name, (variant, wanted) in planned.items():
         kept = _settings_of_folder(trained, arm, windows, max(scale.contexts), variant)
         own = CellFolder(epath.Path(folder / name), kept)
         found = measure_cells(trained, arm.objective, windows, wanted, own, rows=_ROWS, log=log)
@@ -186,11 +186,11 @@ def measure_needles(
     task = make_task(settings.pop(TASK_KEY), settings, f"needles, query {query}")
     assert isinstance(task, TokenTask)
     found = []
-    asked: list[tuple[str, float, PruningSettings | None]] = [(DENSE, 1.0, None)]
+    planned: list[tuple[str, float, PruningSettings | None]] = [(DENSE, 1.0, None)]
     for name, (policy, *others) in scale.needles.policies.items():
         for keep in scale.needles.shares:
-            asked.append((name, keep, parse_pruning(keep, (f"policy={policy}", *others))))
-    for name, keep, pruning in asked:
+            planned.append((name, keep, parse_pruning(keep, (f"policy={policy}", *others))))
+    for name, keep, pruning in planned:
         file = folder / f"{name.replace(', ', '_')}-{keep:g}.json"
         if not file.exists():
             folder.mkdir(parents=True, exist_ok=True)

@@ -67,10 +67,10 @@ def baselines_of_books(kind: str, answer: Mapping[str, Any]) -> Mapping[str, flo
     """
     if kind != "phonebook":
         return {}
-    asked_of = answer["prompt"], answer["references"][0]
-    commonest = commonest_digits(*asked_of)
+    question = answer["prompt"], answer["references"][0]
+    commonest = commonest_digits(*question)
     return {
-        COPIED_DIGITS: copy_any_entry(*asked_of),
+        COPIED_DIGITS: copy_any_entry(*question),
         COMMONEST_DIGITS: commonest,
         ABOVE_COMMONEST: answer["metrics"]["digit_accuracy"] - commonest,
     }

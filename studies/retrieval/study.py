@@ -246,10 +246,10 @@ class Retrieval(Study[Scale, Run]):
             return file
         chosen = result["fine_tuned"][EXTRACTION]["chosen"]
         workdir = self.tuned_with(run, EXTRACTION, chosen["learning_rate"])
-        asked: dict[str, Any] = {"task": SQUAD, "path": str(questions.absolute())}
+        task: dict[str, Any] = {"task": SQUAD, "path": str(questions.absolute())}
         if self.scale.squad_questions is not None:
-            asked["max_questions"] = self.scale.squad_questions
-        found = self._measure({SQUAD: asked}, workdir, chosen["step"], self.log(run))
+            task["max_questions"] = self.scale.squad_questions
+        found = self._measure({SQUAD: task}, workdir, chosen["step"], self.log(run))
         description = {name: result.pop(name) for name in ("study", "run", "circumstances")}
         write_result(file, description, result | found)
         return file

@@ -1,4 +1,4 @@
-"""The smallest scale of the study of encoders, from text to its page, stopped halfway."""
+"""Runs the smallest scale of the encoder study, from text to page, with interruptions."""
 
 import json
 import random
@@ -25,7 +25,7 @@ BIBLE, COMMENTARY = "world-english-bible", "treasury-of-david"
 
 
 def make_documents(count=20):
-    """Return documents of every source; a commentary quotes verses with their last word changed."""
+    """Return documents of every source, words and verses; the commentary misquotes one word of a verse."""
     draw = random.Random(0)
     words = ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(3, 6))) for _ in range(400)]
     documents, verses = [], []
@@ -52,7 +52,7 @@ DOCUMENTS, WORDS, VERSES = make_documents()
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the study after its one run, the number of its trainings, and its commands; it was stopped."""
+    """Yield the study after one interrupted run, the run, its number of trainings, and its commands."""
     folder = tmp_path_factory.mktemp("study")
     text = folder / "corpus.jsonl"
     text.write_text("".join(json.dumps(document._asdict()) + "\n" for document in DOCUMENTS))
@@ -86,7 +86,7 @@ def test_a_stopped_run_repeats_nothing(finished):
     assert study.result_file(run).read_bytes() == before
 
 
-def test_result_and_page_tell_everything(finished, tmp_path):
+def test_result_and_page_have_every_measurement(finished, tmp_path):
     study, run, *_ = finished
     results = study.read_results()
     result = results[run]
@@ -114,7 +114,7 @@ def test_result_and_page_tell_everything(finished, tmp_path):
         assert (f"`{other.name}`" in text) == (other != run)
 
 
-def test_other_seeds_take_the_rates_of_the_first(finished, tmp_path):
+def test_other_seeds_use_the_rates_of_the_first_seed(finished, tmp_path):
     study, run, *_ = finished
     other = run._replace(seed=7)
     chosen = study.read_results()[run]["fine_tuned"]["verse"]["learning_rate"]
@@ -129,7 +129,7 @@ def test_other_seeds_take_the_rates_of_the_first(finished, tmp_path):
         elsewhere.rates_of(other, "verse")
 
 
-def test_the_pilot_decides(finished):
+def test_the_pilot_chooses_the_settings(finished):
     study, run, *_ = finished
     tried = read_pilot(study, run.model)
     deviations = {(found["kernel_deviation"], found["table_deviation"]) for found in tried}
@@ -142,7 +142,7 @@ def test_the_pilot_decides(finished):
     assert f"**{best['held_out_loss']:.3f}**" in study.tables({})[0]
 
 
-def test_no_sample_is_learned_and_asked(finished):
+def test_splits_share_no_sample(finished):
     study, *_ = finished
     for task in study.scale.tasks:
         found = [
@@ -160,7 +160,7 @@ def give(task, count=200, seed=0):
 
 
 @pytest.mark.parametrize("task", TRANSFER_TASKS)
-def test_samples_hang_on_the_seed_and_classes_are_balanced(task):
+def test_samples_depend_on_the_seed_and_classes_are_balanced(task):
     samples = give(task)
     assert samples == give(task)
     assert samples != give(task, seed=1)
@@ -169,7 +169,7 @@ def test_samples_hang_on_the_seed_and_classes_are_balanced(task):
     assert all({"text", "label", *TRANSFER_TASKS[task].groups} <= set(sample) for sample in samples)
 
 
-def test_labels_are_right():
+def test_labels_are_correct():
     texts = [" ".join(document.text.split()) for document in DOCUMENTS if document.source in PROSE]
     for sample in give("follows"):
         follows = any(f"{sample['text']} {sample['text_pair']}" in text for text in texts)
@@ -184,7 +184,7 @@ def test_labels_are_right():
             assert sum(first != second for first, second in pair) == (sample["label"] == "no")
 
 
-def test_changes_of_order_and_number_are_single():
+def test_an_unacceptable_sentence_has_one_change():
     by_kind = {kind: [s for s in give("acceptable", 400) if s["kind"] == kind] for kind in (0, 1)}
     texts = " ".join(" ".join(document.text.split()) for document in DOCUMENTS)
     originals = {" ".join(sorted(part.split())) for part in texts.split(".")}
@@ -197,7 +197,7 @@ def test_changes_of_order_and_number_are_single():
     )
 
 
-def test_quotations_are_found_again():
+def test_quotations_match_their_verses():
     quoting = [document.text for document in DOCUMENTS if document.source == COMMENTARY]
     translated = [document.text for document in DOCUMENTS if document.source == BIBLE]
     pairs = list(neighbouring_pairs(quoting, translated))
@@ -209,7 +209,7 @@ def test_quotations_are_found_again():
     assert words_of("The LORD’s house") == {"the", "yahweh", "s", "house"}
 
 
-def test_sentences_of_agreement_are_balanced_and_true():
+def test_agreement_sentences_are_balanced_and_correct():
     examples = agreement_sentences(400, np.random.default_rng(0))["examples"]
     assert len({example["input"] + min(example["target_scores"]) for example in examples}) > 350
     conditions = [example["comment"] for example in examples]

@@ -1,4 +1,4 @@
-"""The grid of fixed mixtures: its shares, its choice of the best, and its page."""
+"""Tests the grid of fixed mixtures: its shares, its choice of the best, and its page."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ MIXTURE = make_mixture("small_models", 256)
 
 
 def result(value):
-    """Return a result whose objective is `value` at the end, and one more at a quarter."""
+    """Return a result with the objective `value` at the end and `value + 1` at a quarter."""
     arms = len(MIXTURE.names)
     return {
         "arms": sorted(MIXTURE.names),
@@ -39,7 +39,7 @@ def test_the_grid_has_every_composition_of_six_parts():
 
 
 @pytest.mark.parametrize("mixture", [(6, 0, 0), (0, 6, 0), (0, 0, 6), (2, 1, 3)])
-def test_a_mixture_is_a_configuration_of_its_shares(mixture, tmp_path):
+def test_a_configuration_has_the_shares_of_its_mixture(mixture, tmp_path):
     study = MixtureGrid(MixtureGrid.scales["small"], tmp_path, tmp_path, "stdlib")
     config = load_config("configs/tiny.py")
     config.update_from_flattened_dict(study.settings(Run("small", *mixture, 3)))
@@ -53,7 +53,7 @@ def test_a_mixture_is_a_configuration_of_its_shares(mixture, tmp_path):
     assert stage_of(mixture) == parsed.bandit.stages
 
 
-def test_classes_count_the_same_in_the_objective():
+def test_the_objective_weights_classes_equally():
     groups = dict(zip(MIXTURE.names, MIXTURE.groups, strict=True))
     losses = {name: 2.0 if group == "short_copying" else 1.0 for name, group in groups.items()}
     arms = sorted(losses)
@@ -61,14 +61,14 @@ def test_classes_count_the_same_in_the_objective():
     assert found == pytest.approx(1 + 1 / 9)
 
 
-def test_a_quarter_of_a_run_is_a_quarter_of_its_steps():
+def test_the_quarter_objective_uses_a_quarter_of_the_steps():
     steps = [0, 100, 200, 300, 400, 500, 2000]
     arms = list(MIXTURE.names)
     losses = [[float(step)] * len(arms) for step in steps]
     assert quarter_objective({"arms": arms, "steps": steps, "validation_loss": losses}) == 500
 
 
-def test_the_best_four_run_again_once_the_grid_is_done(tmp_path):
+def test_the_best_four_run_again_after_the_grid(tmp_path):
     study = MixtureGrid(MixtureGrid.scales["small"], tmp_path / "results", tmp_path, "stdlib")
     runs = list(study.runs())
     assert len(runs) == 28

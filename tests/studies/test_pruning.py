@@ -1,4 +1,4 @@
-"""The smallest scale of the study of pruning, from text to its page, stopped halfway; its rules."""
+"""Runs the smallest scale of the pruning study, with an interruption, and tests the study's rules."""
 
 import itertools
 
@@ -34,7 +34,7 @@ SMALL = SCALES["small"]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the study after two of its runs, and the commands that they took; one was stopped."""
+    """Yield the study after two runs, one of them interrupted, and its planned and executed commands."""
     folder = tmp_path_factory.mktemp("study")
     text = write_corpus(folder, documents=12)
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
@@ -65,7 +65,7 @@ def test_a_stopped_run_repeats_nothing(finished):
     assert study.result_file(RUN).read_bytes() == before
 
 
-def test_result_and_page_tell_everything(finished, tmp_path):
+def test_result_and_page_have_every_measurement(finished, tmp_path):
     study, *_ = finished
     scale = study.scale
     results = study.read_results()
@@ -102,7 +102,7 @@ def test_result_and_page_tell_everything(finished, tmp_path):
         assert (f"`{run.name}`" in text) == (run not in results)
 
 
-def test_texts_to_go_on_with_are_whole_and_none_is_twice(finished):
+def test_texts_to_continue_are_complete_and_distinct(finished):
     study, *_ = finished
     lines = study.corpus.continuations.read_text().splitlines()
     plan = study.scale.text_tuning
@@ -114,7 +114,10 @@ def losses_of(cells):
 
 
 def plain_losses(cells, windows=40):
-    """Return losses as results have them; a condition is given by mean and spread of what dense lacks."""
+    """Return losses in the form of results.
+
+    Each condition has the mean and the spread of its difference from the dense losses.
+    """
     noise = np.random.default_rng(0).normal(size=windows)
     dense = {
         "variant": "dense",
@@ -146,46 +149,46 @@ def claim_cells(uniform=0.2, random=0.4, spread=0.01, recency=0.1):
     return found
 
 
-def test_the_claim_holds_where_the_order_is_clear():
-    said = judgement.judge_claim(losses_of(claim_cells()), SMALL)
-    assert said.startswith(
+def test_the_claim_holds_if_the_order_is_clear():
+    sentence = judgement.judge_claim(losses_of(claim_cells()), SMALL)
+    assert sentence.startswith(
         "influence < uniform < random in loss at 5 of 5 shares; both differences off zero"
     )
-    assert said.endswith("The claim holds.")
+    assert sentence.endswith("The claim holds.")
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "sentence"),
     [
         ({"uniform": 0.05}, "at 0 of 5 shares; not above zero: uniform at 0.3, uniform at 0.1."),
         ({"random": 0.15}, "at 0 of 5 shares; not above zero: random at 0.3, random at 0.1."),
         ({"spread": 2.0}, "at 5 of 5 shares; not above zero: uniform at 0.3, random at 0.3, uniform"),
     ],
 )
-def test_the_claim_does_not_hold_otherwise(changed, said):
+def test_the_claim_does_not_hold_otherwise(changed, sentence):
     found = judgement.judge_claim(losses_of(claim_cells(**changed)), SMALL)
-    assert said in found
+    assert sentence in found
     assert found.endswith("The claim does not hold.")
 
 
-def test_two_shares_out_of_order_are_one_too_many():
+def test_the_claim_fails_with_two_shares_out_of_order():
     for shares, holds in (((0.9,), True), ((0.9, 0.7), False)):
         cells = claim_cells()
         for keep in shares:
             cells[MAIN, UNIFORM, keep] = (0.0, 0.01)
-        said = judgement.judge_claim(losses_of(cells), SMALL)
-        assert said.endswith("The claim holds." if holds else "The claim does not hold."), said
+        sentence = judgement.judge_claim(losses_of(cells), SMALL)
+        assert sentence.endswith("The claim holds." if holds else "The claim does not hold."), sentence
 
 
-def test_recency_is_told_whichever_way_it_falls():
+def test_recency_is_compared_at_every_share():
     cells = claim_cells(recency=0.3)
     cells[MAIN, RECENCY, 0.9] = (0.0, 0.01)
     cells[MAIN, RECENCY, 0.7] = (0.1, 2.0)
-    said = judgement.judge_recency(losses_of(cells), SMALL)
-    assert said.endswith("influence at 0.5, 0.3, 0.1; recency at 0.9; neither at 0.7.")
+    sentence = judgement.judge_recency(losses_of(cells), SMALL)
+    assert sentence.endswith("influence at 0.5, 0.3, 0.1; recency at 0.9; neither at 0.7.")
 
 
-def test_needles_of_a_model_that_has_not_learned_are_not_judged():
+def test_needles_of_a_model_that_did_not_learn_are_not_judged():
     def lines(dense):
         answers = {"dense": (1.0, dense), INFLUENCE: (0.1, 0.9), UNIFORM: (0.1, 0.5), RECENCY: (0.1, 0.2)}
         needles = [
@@ -197,15 +200,15 @@ def test_needles_of_a_model_that_has_not_learned_are_not_judged():
     assert lines(0.4) == [
         "items among noise, query first: 40 % right with all tokens: not learned, not judged."
     ]
-    (said,) = lines(1.0)
-    assert "100 % right with all tokens; at 0.1 influence 90 %, +40 [" in said
-    assert "over uniform, +70 [" in said
+    (sentence,) = lines(1.0)
+    assert "100 % right with all tokens; at 0.1 influence 90 %, +40 [" in sentence
+    assert "over uniform, +70 [" in sentence
 
 
-def test_the_second_loss_helps_where_the_interval_says_so():
+def test_the_interval_decides_whether_the_second_loss_helps():
     keep = min(SMALL.tuned_variant.shares)
 
-    def said(gain, spread):
+    def sentence(gain, spread):
         tuned = {
             what: {"losses": plain_losses({("tuned", INFLUENCE, keep): (1 - g, spread)})}
             for what, g in ((TEXT, 0.0), (TEXT_PRUNED, gain))
@@ -213,12 +216,12 @@ def test_the_second_loss_helps_where_the_interval_says_so():
         (line,) = judgement.judge_tuning(tuned, SMALL)
         return line
 
-    assert said(0.5, 0.01).endswith("It helps for pruned prompts.")
-    assert said(-0.5, 0.01).endswith("It harms for pruned prompts.")
-    assert said(0.0, 0.01).endswith("It makes no clear difference for pruned prompts.")
+    assert sentence(0.5, 0.01).endswith("It helps for pruned prompts.")
+    assert sentence(-0.5, 0.01).endswith("It harms for pruned prompts.")
+    assert sentence(0.0, 0.01).endswith("It makes no clear difference for pruned prompts.")
 
 
-def test_what_is_measured_of_whom(tmp_path):
+def test_runs_have_their_variants(tmp_path):
     study = Pruning(SMALL, tmp_path, tmp_path, "")
     names = {run.name: [variant.name for variant in study.variants_of(run)] for run in runs_of(SMALL)}
     assert list(names) == [
@@ -238,7 +241,7 @@ def test_what_is_measured_of_whom(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 @pytest.mark.parametrize("scale", SCALES)
-def test_every_configuration_can_be_used(scale):
+def test_every_configuration_parses(scale):
     for model in MODELS:
         for suffix in ("", "_smaller"):
             config = get_config(f"{scale},{model}{suffix},0")
@@ -248,7 +251,7 @@ def test_every_configuration_can_be_used(scale):
 
 
 @pytest.mark.parametrize(
-    ("variant", "said"),
+    ("variant", "message"),
     [
         ("small,mamba", "found 2 parts"),
         ("large,mamba,0", "found 'large'; allowed: smoke, small"),
@@ -256,7 +259,7 @@ def test_every_configuration_can_be_used(scale):
         ("small,mamba,0,squad", "found 'squad'; allowed: text, text_pruned, needles_none"),
     ],
 )
-def test_unknown_variants_are_refused(variant, said):
+def test_unknown_variants_are_refused(variant, message):
     with pytest.raises(ConfigError) as caught:
         get_config(variant)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The study of recall: its sequences, its sizes, and a run with its line on a page."""
+"""Tests the recall study: its sequences, its sizes, and a run with its page."""
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ from tests.studies.test_small_studies import write_page
 SMALL, SMOKE = SCALES["small"], SCALES["smoke"]
 
 
-def test_values_alone_have_loss_and_stand_behind_their_keys():
+def test_only_queried_values_have_loss_and_follow_their_keys():
     batch = draw_batch(SMALL, SMALL.pairs, np.random.default_rng(0))
     sizes = set()
     for row in range(SMALL.rows):
@@ -37,10 +37,10 @@ def test_values_alone_have_loss_and_stand_behind_their_keys():
             tokens, targets = batch.tokens[sample], batch.targets[sample]
             keys, values = tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2]
             value_of = dict(zip(keys.tolist(), values.tolist(), strict=True))
-            asked = np.flatnonzero(batch.loss_mask[sample])
-            assert sorted(tokens[asked].tolist()) == sorted(value_of)
-            assert [value_of[key] for key in tokens[asked].tolist()] == targets[asked].tolist()
-            assert asked.min() >= 2 * pairs
+            queried = np.flatnonzero(batch.loss_mask[sample])
+            assert sorted(tokens[queried].tolist()) == sorted(value_of)
+            assert [value_of[key] for key in tokens[queried].tolist()] == targets[queried].tolist()
+            assert queried.min() >= 2 * pairs
     assert sizes == set(SMALL.pairs)
 
 
@@ -53,13 +53,13 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("name", "state"), SIZES)
-def test_a_layer_carries_as_many_numbers_as_the_run_says(name, state):
+def test_a_layer_has_the_state_size_of_its_run(name, state):
     config = model_config(Run("small", name, state, 1e-3, 0))
     cache = make_mixer(config, parent=None).empty_cache(1)
     assert cache.state.size == pytest.approx(state, rel=0.1)
 
 
-def test_all_mixers_are_of_similar_size():
+def test_mixers_have_similar_numbers_of_parameters():
     counts = {}
     for name in MIXERS:
         for state in SMALL.states:
@@ -72,7 +72,7 @@ def test_all_mixers_are_of_similar_size():
     assert max(narrow) < 3.5 * min(narrow)
 
 
-def test_a_run_becomes_a_line_of_the_page(tmp_path):
+def test_the_page_has_a_line_for_each_run(tmp_path):
     study = Recall(SMOKE, tmp_path / "results", tmp_path / "workdirs", "")
     run = next(run for run in study.runs() if run.mixer == "gated_ssm_plus")
     study.finish(run)
@@ -83,7 +83,7 @@ def test_a_run_becomes_a_line_of_the_page(tmp_path):
     assert "| gated_ssm_plus | 512 |" in page and "page_smoke_states.png" in page
 
 
-def test_the_best_rate_is_one_that_all_seeds_have():
+def test_the_best_rate_has_results_of_all_seeds():
     def result(recalled):
         return {"recalled": recalled, "parameters": 7}
 

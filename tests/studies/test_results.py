@@ -1,4 +1,4 @@
-"""Results are read as written and produce the pages; damaged ones are refused."""
+"""Tests reading and writing of results, and the pages made from recorded results."""
 
 import json
 import lzma
@@ -19,7 +19,7 @@ from studies.small_mixtures import SmallMixtures
 from studies.verbs import StudyError
 
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
-# The bootstraps of these take many seconds.
+# The bootstraps of these studies take many seconds.
 SLOW = pytest.mark.slow
 RECORDED = [
     (BanditRegret, "full", "bandit_regret"),
@@ -55,7 +55,7 @@ FOUND = {
 }
 
 
-def test_a_result_is_read_as_it_was_written(tmp_path):
+def test_reading_returns_the_written_result(tmp_path):
     file = result_file(tmp_path, RUN)
     write_result(file, {"study": "some", "run": RUN._asdict()}, FOUND)
     assert read_result(file) == {"study": "some", "run": {"scale": "small", "model": "hawk"}, **FOUND}
@@ -71,7 +71,7 @@ def test_numbers_keep_six_digits(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a/b", "a[]"])
-def test_a_part_s_name_has_no_separator(tmp_path, name):
+def test_a_separator_in_a_part_name_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match="allowed: one without / and"):
         write_result(tmp_path / "a", {}, {name: {"score": 1}})
     assert not any(tmp_path.iterdir())
@@ -90,7 +90,7 @@ def test_damaged_files_are_refused(tmp_path):
         read_result(file)
 
 
-def test_runs_are_chosen_by_their_names():
+def test_a_pattern_chooses_runs_by_name():
     runs = [RUN, Run("small", "mamba")]
     assert choose_runs(runs, "*") == runs and choose_runs(runs, "m*") == runs[1:]
     with pytest.raises(SystemExit, match=r"--only=x: matches no run; allowed: a pattern of hawk, mamba"):
@@ -108,7 +108,7 @@ def test_pages_have_the_tables_of_the_recorded_results(study, scale, folder, tmp
     part, end, _ = rest.partition(f"<!-- end {study.name}.{scale} -->")
     assert begin and end and results
     assert part.startswith("\n" + "\n\n".join(recorded.tables(results)) + "\n")
-    # A scale may show runs of another beside its own.
+    # A page may also show runs of another scale.
     assert {run for run in results if run.scale == scale} <= set(recorded.runs())
     for run in recorded.runs():
         assert (f"`{run.name}`" in part) == (run not in results)

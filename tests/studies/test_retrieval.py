@@ -1,4 +1,4 @@
-"""The smallest scale of the retrieval study, from text to its page, stopped halfway."""
+"""Runs the smallest scale of the retrieval study, from text to page, with interruptions."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from tests.whole_runs import run_environment
 
 
 def write_text(folder: Path) -> Path:
-    """Write documents of short sentences with names, the source of questions and stories."""
+    """Write documents of short sentences with names, for questions and stories."""
     draw = random.Random(0)
     words = ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(3, 6))) for _ in range(300)]
     path = folder / "corpus.jsonl"
@@ -34,7 +34,7 @@ def write_text(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the study after its one run, which was stopped on the way, and its commands."""
+    """Yield the study after one interrupted run, the run, and its planned and executed commands."""
     folder = tmp_path_factory.mktemp("study")
     flags = run_environment()["XLA_FLAGS"]
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=flags) as verbs:
@@ -67,7 +67,7 @@ def test_a_stopped_run_repeats_nothing(finished):
     assert len(commands) == count
 
 
-def test_result_has_every_measurement(finished):
+def test_the_result_has_every_measurement(finished):
     study, run, *_ = finished
     result = study.read_results()[run]
     assert result["pretraining"]["positions"] == study.scale.pretraining_tokens
@@ -100,7 +100,7 @@ def test_result_has_every_measurement(finished):
     }
 
 
-def test_no_question_is_in_two_splits(finished):
+def test_splits_share_no_passage(finished):
     study, *_ = finished
     splits = {
         split: {
@@ -120,7 +120,7 @@ def test_no_question_is_in_two_splits(finished):
             assert sentence.replace("____", record["reference"]) in passage
 
 
-def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp_path):
+def test_the_page_has_tables_figures_and_missing_runs(finished, tmp_path):
     study, run, *_ = finished
     results = study.read_results()
     page = tmp_path / "page.md"
@@ -153,7 +153,7 @@ def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp
     assert not list(tmp_path.glob("unmarked_*.png"))
 
 
-def test_squad_is_asked_once_and_shown_on_the_page(finished, tmp_path):
+def test_squad_is_measured_once_and_shown_on_the_page(finished, tmp_path):
     study, run, *_ = finished
     entry = {"id": "q", "question": "What leans?", "answers": [{"text": "The tower", "answer_start": 0}]}
     paragraph = {"context": "The tower leans.", "qas": [entry]}

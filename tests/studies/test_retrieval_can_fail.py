@@ -1,4 +1,4 @@
-"""Models trained without the reversed half, or without a query, fail, as the study requires."""
+"""Tests that models fail if they train without the reversed half or without queries."""
 
 import functools
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.language_model_step import language_model_loss
 
 CLASSES, VALUES = 8, 4
-# The schedule is of more steps than are taken: with all of them the damaged model learns it too.
+# Training stops before the end of its schedule: with all steps the damaged model also learns the task.
 SCHEDULED, STEPS, JUDGED = 400, 240, 40
 ROWS, LENGTH, SPACING = 16, 64, 3
 VOCABULARY = 384
@@ -32,7 +32,7 @@ MODEL = ModelConfig(
 
 
 class Damage(NamedTuple):
-    """What is taken from training."""
+    """The parts removed from training."""
 
     reversed_half: bool = False
     queries: bool = False
@@ -41,9 +41,9 @@ class Damage(NamedTuple):
 def draw_example(rng, damage):
     classes = rng.permutation(CLASSES)
     values = rng.integers(VALUES, size=CLASSES)
-    asked = int(rng.integers(CLASSES))
-    answer = values[list(classes).index(asked)]
-    named = int(rng.integers(CLASSES)) if damage.queries else asked
+    queried = int(rng.integers(CLASSES))
+    answer = values[list(classes).index(queried)]
+    named = int(rng.integers(CLASSES)) if damage.queries else queried
     context = np.append(TEXT + classes * VALUES + values, QUERY + named).astype(np.int32)
     return Example(context, np.array([ANSWER + answer], np.int32), 0)
 
@@ -68,7 +68,7 @@ def draw_batch(step, damage):
 
 @pytest.fixture(scope="module")
 def trained_accuracy():
-    """Return a function from a damage to the share of answers right in the last steps."""
+    """Return a function that trains with a damage and returns the accuracy of the last steps."""
     model = build_model(MODEL, VOCABULARY)
     settings = OptimizerConfig(learning_rate=1e-2, warmup_steps=20, weight_decay=0.0)
     optimizer = make_optimizer(settings, SCHEDULED, parameter_policies(model))
@@ -80,25 +80,25 @@ def trained_accuracy():
     def train(damage):
         params = jax.tree.map(jnp.copy, initial)
         state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
-        right = asked = 0.0
+        right = total = 0.0
         for step in range(1, STEPS + 1):
             state, metrics = step_function(state, draw_batch(step, damage))
             if step > STEPS - JUDGED:
                 right += float(metrics.sums["correct"].sum())
-                asked += float(metrics.sums["tokens"].sum())
-        return right / asked
+                total += float(metrics.sums["tokens"].sum())
+        return right / total
 
     return train
 
 
-def test_the_reversed_half_and_the_queries_are_needed(trained_accuracy):
-    """Measured with this seed: 1.00 of the answers intact, 0.77 without the reversed half.
+def test_the_model_requires_the_reversed_half_and_queries(trained_accuracy):
+    """With this seed the measured accuracy is 1.00 intact and 0.77 without the reversed half.
 
-    Without queries the best answer is the most frequent value of the text, right for about 0.42.
+    Without queries the best answer is the most frequent value of the text, with an accuracy of about 0.42.
     """
     intact = trained_accuracy(Damage())
-    cut = trained_accuracy(Damage(reversed_half=True))
-    unasked = trained_accuracy(Damage(queries=True))
+    without_reversed_half = trained_accuracy(Damage(reversed_half=True))
+    without_queries = trained_accuracy(Damage(queries=True))
     assert intact > 0.9
-    assert cut < intact - 0.1
-    assert unasked < intact - 0.3
+    assert without_reversed_half < intact - 0.1
+    assert without_queries < intact - 0.3

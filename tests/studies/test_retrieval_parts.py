@@ -1,4 +1,4 @@
-"""The parts of the retrieval study that need no model: baseline, choice, comparison, plans."""
+"""Tests the parts of the retrieval study that need no model: baselines, choice, comparison, plans."""
 
 import random
 
@@ -24,7 +24,7 @@ from studies.retrieval.study import Retrieval
 from studies.verbs import StudyError
 
 
-def test_copying_baseline_is_the_mean_score_of_copied_answers():
+def test_the_copying_baseline_equals_the_mean_score_of_copied_answers():
     numbers = ("123-4567", "125-9067", "823-4561", "999-0000", "120-4500")
     entries = tuple(Entry(f"Name{index}", number) for index, number in enumerate(numbers))
     book = Book(entries, (entries[2], entries[0], entries[4]))
@@ -43,7 +43,7 @@ def test_commonest_digits_are_the_best_answer_that_ignores_the_name():
     entries = tuple(Entry(name, number) for name, number in zip("ABC", numbers, strict=True))
     book = Book(entries, (entries[1], entries[2]))
     prompt, answer = book.prompt(BookForm(1, "####", "both", "names")), book.answer()
-    # 1 and 2 are commonest; 3 stands twice in the third place, 4 in the fourth.
+    # The commonest digits are 1, 2, 3 and 4. The answers 1294 and 1537 share three and two of them.
     assert commonest_digits(prompt, answer) == pytest.approx((3 + 2) / 8)
     assert commonest_digits(prompt, "1234") == 1
     tie = Book(entries[::2], entries[:1])
@@ -51,7 +51,7 @@ def test_commonest_digits_are_the_best_answer_that_ignores_the_name():
     assert commonest_digits(prompt, tie.answer()) == pytest.approx((1 + 0.5 + 1 + 0.5) / 4)
 
 
-def test_choice_is_the_best_validated_point_of_fewest_steps():
+def test_the_choice_prefers_the_best_score_then_the_fewest_steps():
     curves = {
         1e-3: [{"step": 5, "a/digit_accuracy": 0.6}, {"step": 10, "a/digit_accuracy": 0.7}],
         3e-3: [{"step": 5, "a/digit_accuracy": 0.7}, {"step": 10, "a/digit_accuracy": 0.65}],
@@ -63,7 +63,7 @@ def test_choice_is_the_best_validated_point_of_fewest_steps():
     assert steps_to(curves[1e-3], "a/digit_accuracy", 0.9) is None
 
 
-def test_pairing_narrows_the_interval_to_what_differs():
+def test_pairing_narrows_the_interval():
     rng = np.random.default_rng(0)
     hardness = rng.normal(0, 1, (3, 400))
     weights = np.ones(400)
@@ -77,7 +77,7 @@ def test_pairing_narrows_the_interval_to_what_differs():
     assert alone.high - alone.low > 0.05
 
 
-def test_intervals_are_over_seeds_too():
+def test_intervals_cover_the_variation_between_seeds():
     offsets = np.array([[-0.3], [0.0], [0.3]])
     scores = np.zeros((3, 200)) + offsets
     interval = mean_with_interval(Scored(scores, np.ones(200)))
@@ -86,18 +86,18 @@ def test_intervals_are_over_seeds_too():
     assert interval.high > 0.2
 
 
-def test_weights_count():
+def test_means_use_the_weights():
     scored = Scored(np.array([[1.0, 0.0]]), np.array([3.0, 1.0]))
     assert mean_with_interval(scored).mean == pytest.approx(0.75)
 
 
-def test_runs_that_were_asked_otherwise_are_not_compared():
+def test_runs_with_different_questions_are_not_compared():
     one = {"task": "t", "questions_sha256": "a", "scores": {"m": [0.0]}, "weights": [1.0]}
     with pytest.raises(StudyError, match="t: found 2 different sets of questions"):
         gather([one, one | {"questions_sha256": "b"}], "m")
 
 
-def test_deciding_arms_come_first_with_every_seed():
+def test_decisive_arms_come_first_with_every_seed():
     runs = list(runs_of(SCALES["small"]))
     assert len(runs) == len(set(runs)) == 3 * (len(PAPER_PROCEDURES) + 2 * 2)
     assert {run.procedure for run in runs[:12]} == {
@@ -107,7 +107,7 @@ def test_deciding_arms_come_first_with_every_seed():
     assert {run.procedure for run in runs[12:15]} == {"birdie"}
 
 
-def test_a_scale_can_go_on_from_the_pretraining_of_another(tmp_path):
+def test_a_scale_can_use_the_pretraining_of_another(tmp_path):
     longer, small = (SCALES[name] for name in ("small_longer_tuning", "small"))
     studies = [Retrieval(scale, tmp_path, tmp_path, "text") for scale in (longer, small)]
     runs = [next(runs_of(study.scale)) for study in studies]
@@ -127,8 +127,8 @@ def test_a_scale_can_go_on_from_the_pretraining_of_another(tmp_path):
 @pytest.mark.parametrize(
     "scale", [pytest.param(scale, marks=[pytest.mark.slow] * (scale != "small")) for scale in SCALES]
 )
-def test_every_configuration_is_allowed(scale):
-    """Procedure and direction vary as the procedure says, and nothing else does."""
+def test_every_configuration_parses(scale):
+    """Configurations differ only in the fields that the procedure sets."""
     plain, plan = {}, SCALES[scale]
     first_seed = next(runs_of(plan)).seed
     for run in runs_of(plan):

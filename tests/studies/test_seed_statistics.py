@@ -1,4 +1,4 @@
-"""Intervals over seeds have their stated coverage, and tests of censored times agree with scipy."""
+"""Tests the coverage of intervals over seeds, and compares tests of censored times with scipy."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ from studies.seed_statistics import (
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 6])
-def test_intervals_over_seeds_cover_what_they_say(seeds):
-    """In 95 % of 4,000 draws, by a standard error of 0.35 points; a percentile bootstrap in some 70."""
+def test_intervals_over_seeds_have_95_percent_coverage(seeds):
+    """The standard error of 4,000 draws is 0.35 points. A percentile bootstrap covers about 70 %."""
     rng, covered, draws, questions = np.random.default_rng(seeds), 0, 4000, 8
     for _ in range(draws):
         of_seeds = rng.normal(0.3, 1.0, (seeds, 1))
@@ -27,37 +27,39 @@ def test_intervals_over_seeds_cover_what_they_say(seeds):
     assert covered / draws == pytest.approx(0.95, abs=0.012)
 
 
-def test_the_interval_is_that_of_scipy():
+def test_the_interval_matches_scipy():
     values = np.array([0.2, 0.5, 0.1, 0.4])
-    wanted = scipy.stats.ttest_1samp(values, 0).confidence_interval()
+    expected = scipy.stats.ttest_1samp(values, 0).confidence_interval()
     found = seed_interval(values)
-    assert (found.mean, found.low, found.high) == pytest.approx((values.mean(), wanted.low, wanted.high))
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (values.mean(), expected.low, expected.high)
+    )
     with pytest.raises(ValueError, match="found 1 seeds"):
         seed_interval(values[:1])
 
 
-def test_the_interval_of_unpaired_seeds_is_that_of_scipy():
+def test_the_interval_of_unpaired_seeds_matches_scipy():
     first, second = np.array([0.2, 0.5, 0.1, 0.4]), np.array([0.9, 0.3, 0.7])
-    wanted = scipy.stats.ttest_ind(second, first, equal_var=False).confidence_interval()
+    expected = scipy.stats.ttest_ind(second, first, equal_var=False).confidence_interval()
     found = difference_interval(first, second)
     assert found.mean == pytest.approx(second.mean() - first.mean())
-    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     with pytest.raises(ValueError, match="found 4 and 1 seeds"):
         difference_interval(first, second[:1])
 
 
-def test_log_rank_of_many_runs_is_that_of_scipy():
+def test_log_rank_of_many_runs_matches_scipy():
     rng = np.random.default_rng(1)
     for factor in (1.0, 1.6):
         times = [rng.exponential(scale, 60).round(2) for scale in (1.0, factor)]
         arms = [censored([one if one < 2 else None for one in arm], 2) for arm in times]
-        wanted = scipy.stats.logrank(
+        expected = scipy.stats.logrank(
             *(scipy.stats.CensoredData.right_censored(arm.steps, ~arm.reached) for arm in arms)
         ).pvalue
-        assert log_rank(*arms) == pytest.approx(wanted, abs=0.02)
+        assert log_rank(*arms) == pytest.approx(expected, abs=0.02)
 
 
-def test_exact_p_values_of_arms_that_are_apart():
+def test_separate_arms_have_exact_p_values():
     early, never = censored([100, 200, 300, 300, 400, 500], 4000), censored([None] * 6, 4000)
     assert log_rank(early, never) == pytest.approx(2 / 924)
     assert paired_log_rank(early, never) == pytest.approx(2 / 64)
@@ -67,7 +69,7 @@ def test_exact_p_values_of_arms_that_are_apart():
         paired_log_rank(early, censored([1, 2], 3))
 
 
-def test_log_rank_holds_its_level_where_many_are_censored():
+def test_log_rank_keeps_its_level_with_many_censored_times():
     rng, found = np.random.default_rng(0), []
     for _ in range(300):
         times = rng.exponential(1.0, (2, 5))
@@ -76,7 +78,7 @@ def test_log_rank_holds_its_level_where_many_are_censored():
     assert np.mean(found) < 0.08
 
 
-def test_medians_of_censored_times():
+def test_the_median_of_censored_times():
     assert median_time([300, None, 100]) == 300
     assert median_time([None, 100, None]) is None
     with pytest.raises(ValueError, match="found 2 times"):

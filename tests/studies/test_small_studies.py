@@ -1,4 +1,4 @@
-"""The single-file studies, at their smallest scale, from runs to pages."""
+"""Runs the single-file studies at their smallest scale, from runs to pages."""
 
 import pytest
 
@@ -31,14 +31,14 @@ def test_no_policy_is_better_than_the_best_schedule(tmp_path):
     for by_problem in table.values():
         assert all(regret.min() > -1e-4 for regret in by_problem.values())
     for problem in ("saturation", "one arm", "transfer"):
-        # Mixtures that change gain nothing there.
+        # On these problems, changing mixtures gain nothing.
         assert table["best constant mixture"][problem].max() < 1e-3 < table["uniform"][problem].min()
     text = write_page(study, tmp_path)
     assert "| uniform |" in text and "Not run: 20 of 23" in text
     assert (tmp_path / "page_smoke_regret.png").exists()
 
 
-def test_a_training_becomes_a_line_of_the_page(tmp_path):
+def test_the_page_has_a_line_for_each_training(tmp_path):
     text = write_corpus(tmp_path, documents=96)
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
         study = BanditSteering(
@@ -66,8 +66,8 @@ def test_a_training_becomes_a_line_of_the_page(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [BanditSteering, SmallMixtures])
-def test_every_contender_is_a_configuration(kind, tmp_path):
-    """Of every scale; a shorter run decides as often."""
+def test_every_contender_configuration_parses(kind, tmp_path):
+    """All scales have the same number of decisions, except that smoke of `BanditSteering` has four."""
     decisions = set()
     for scale in kind.scales.values():
         study = kind(scale, tmp_path, tmp_path, "stdlib")

@@ -1,4 +1,4 @@
-"""The contenders that steer: their settings, the controls of the best one, and the page."""
+"""Tests the steering study: settings of contenders, controls of the best policy, and the page."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ DECISIONS = 24
 
 
 def result(value, tilt=0.0):
-    """Return a result with J = `value` at the end, whose shares of short copying grow by `tilt`."""
+    """Return a result with J = `value` at the end; the share of short copying grows by `tilt`."""
     arms = sorted(MIXTURE.names)
     groups = dict(zip(MIXTURE.names, MIXTURE.groups, strict=True))
     sizes = {group: MIXTURE.groups.count(group) for group in groups.values()}
@@ -54,7 +54,7 @@ def settings_of(study, run):
     return parsed
 
 
-def test_every_contender_is_a_configuration_from_equal_shares(study):
+def test_every_contender_starts_from_equal_shares(study):
     runs = [run for run in study.runs() if run.seed == SEEDS[0]]
     assert {run.contender for run in runs} == {*UNSTEERED, *STEERING} - {"best_fixed"}
     for run in runs:
@@ -75,7 +75,7 @@ def test_the_published_policy_has_the_critic_of_the_paper(study):
     assert (standardised.bandit.candidate_prior, standardised.eval.batches_per_arm) == ("classes", 1)
 
 
-def test_the_best_fixed_mixture_is_that_of_the_grid(study, tmp_path):
+def test_the_best_fixed_mixture_comes_from_the_grid(study, tmp_path):
     grid = MixtureGrid(MixtureGrid.scales["small"], tmp_path / "grid", tmp_path, "stdlib")
     for number, mixture in enumerate(GRID):
         write(grid, GridRun("small", *mixture, 0), result(2 + number / 10))
@@ -88,10 +88,10 @@ def test_the_best_fixed_mixture_is_that_of_the_grid(study, tmp_path):
     assert settings_of(study, run).bandit.stages == steering.stage_of(GRID[3])
 
 
-def test_controls_of_the_best_one_follow_its_shares(study):
+def test_controls_use_the_shares_of_the_best_policy(study):
     assert not any(run.contender in ("yoked", "permuted") for run in study.runs())
     values = {name: 2.0 + number / 10 for number, name in enumerate(STEERING)}
-    # The second batch of `published` adds 0.2, so that `standardised` is the best one.
+    # Correcting for the second batch adds 0.2 to `published`, so `standardised` is the best.
     values |= {"uniform": 2.5, "uniform_two_batches": 2.3}
     for run in list(study.runs()):
         write(study, run, result(values[run.contender] + run.seed / 100, 0.1))

@@ -1,4 +1,4 @@
-"""Before each run a study prints finished and remaining work and its end, and lists runs as a table."""
+"""Tests the progress line before each run and the table of runs."""
 
 import datetime
 import io
@@ -11,7 +11,7 @@ from studies.progress import ListedRun, Progress, runs_table, seconds_of
 NOON = datetime.datetime(2026, 1, 1, 12)
 
 
-def test_the_end_follows_from_what_runs_took():
+def test_the_estimated_end_uses_the_mean_duration():
     progress = Progress(5, [3600.0, 7200.0], lambda: NOON)
     assert progress.line("a.0", "causal LM") == (
         "a.0 runs (causal LM): 2 of 5 done, 3 left, 1 h 30 min each; all by 2026-01-01 16:30"
@@ -22,14 +22,14 @@ def test_the_end_follows_from_what_runs_took():
     )
 
 
-def test_nothing_is_said_of_times_that_no_result_has():
+def test_the_line_has_no_estimate_without_durations():
     progress = Progress(2, [seconds_of({})], lambda: NOON)
     assert progress.line("a.1", "") == "a.1 runs: 1 of 2 done, 1 left"
     assert seconds_of({"circumstances": {"seconds": {"pretraining": 2.0, "measuring": 3.0}}}) == 5.0
     assert math.isnan(seconds_of({"circumstances": {}}))
 
 
-def test_the_table():
+def test_the_table_shows_finished_and_unfinished_runs():
     runs = [ListedRun("a.0", "causal LM", 90.0, 0), ListedRun("a.1", "", None, 1)]
     text = io.StringIO()
     Console(file=text, width=100).print(runs_table(runs))

@@ -1,4 +1,4 @@
-"""The study of the value of the mixture, with verbs that write fixed measurements."""
+"""Tests the study of the mixture's value, with verbs that write fixed measurements."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from studies.retrieval.study import Retrieval
 from studies.retrieval.worth import median_of, numbers_of_state, outcome_of
 
 TEXT = "corpus.jsonl"
-# Steps to the end of the first stage of each fine-tuning, by procedure; the second is never learned.
+# Steps to the end of each fine-tuning's first stage, by procedure. The second stage is never learned.
 LEARNED = {
     "mixture_fixed_causal": (500, 900, None),
     "causal_lm_causal": (None, None, 3950),
@@ -28,7 +28,7 @@ METRICS = {"exact_match": 0.25, "f1": 0.1, "token_accuracy": 0.05, "bits_per_byt
 
 
 class WrittenVerbs:
-    """Verbs that write a training or an evaluation, and keep the commands."""
+    """Writes a fixed training or evaluation for each command, and records the commands."""
 
     def __init__(self, every):
         self.commands, self._every = [], every
@@ -81,7 +81,7 @@ class WrittenVerbs:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the study with the results of two seeds of three arms, and the commands of each run."""
+    """Return the study with results of three arms and two seeds, and the commands of each run."""
     folder = tmp_path_factory.mktemp("worth")
     scale = dataclasses.replace(
         SCALES["worth_pilot"], name="worth", order=((tuple(LEARNED), (10, 11)),), pretrained_at=""
@@ -100,7 +100,7 @@ def finished(tmp_path_factory):
     return study, commands
 
 
-def test_a_stage_begins_when_the_one_before_is_learned(finished):
+def test_a_stage_starts_when_the_previous_stage_is_learned(finished):
     study, commands = finished
     stages = {"mixture_fixed_causal": 3 + 2, "causal_lm_causal": 3 + 1, "scratch": 3}
     for run, of_run in commands.items():
@@ -127,7 +127,7 @@ def test_fine_tunings_of_a_checkpoint_count_once(finished):
     assert median_of([100, None]) is None and median_of([100, 200, None]) == 200
 
 
-def test_the_page_has_every_run_its_tests_and_the_figure(finished, tmp_path):
+def test_the_page_has_runs_tests_and_figure(finished, tmp_path):
     study, _ = finished
     page = tmp_path / "page.md"
     page.write_text("<!-- begin retrieval.worth -->\n<!-- end retrieval.worth -->\n")
@@ -141,7 +141,7 @@ def test_the_page_has_every_run_its_tests_and_the_figure(finished, tmp_path):
     assert "(2 seeds)" in text
 
 
-def test_every_seed_is_a_comparison_of_the_four_main_arms():
+def test_every_seed_has_the_four_main_arms():
     runs = list(runs_of(SCALES["worth"]))
     for place in range(6):
         of_seed = runs[4 * place : 4 * place + 4]
@@ -152,7 +152,7 @@ def test_every_seed_is_a_comparison_of_the_four_main_arms():
     assert 100 not in {run.seed for run in runs}, "the pilot's seed does not count"
 
 
-def test_a_memory_stands_beside_the_runs_of_worth_with_its_seeds(finished, tmp_path):
+def test_the_memory_page_includes_runs_of_worth_with_equal_seeds(finished, tmp_path):
     study, _ = finished
     scale = dataclasses.replace(
         SCALES["memory"],
@@ -177,7 +177,7 @@ def test_a_memory_stands_beside_the_runs_of_worth_with_its_seeds(finished, tmp_p
     assert not set(runs) & set(study.read_results())
 
 
-def test_memories_have_equal_parameters_and_where_they_say_so_equal_states():
+def test_memories_have_the_planned_parameters_and_states():
     parameters, states = {}, {}
     for run in runs_of(SCALES["memory"]):
         config = parse_config(pretraining_config(run)).model

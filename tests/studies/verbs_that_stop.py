@@ -1,11 +1,11 @@
-"""Verbs for tests of studies, which stop halfway."""
+"""Verbs that fail at chosen commands, for tests of interrupted studies."""
 
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 
 
 class VerbsThatStop:
-    """Runs verbs in forks, keeps the commands, and fails instead of running those that are listed."""
+    """Runs verbs in forks and records the commands; fails once at each listed command."""
 
     def __init__(self, verbs: ForkedVerbs, stopped_at: set[int]):
         self._verbs, self._stopped_at = verbs, stopped_at
