@@ -11,7 +11,7 @@ finds may exist. The problems:
 
 - saturation: no transfer; rates differ by a factor of 50;
 - one arm: every loss depends on the probability of one arm only;
-- transfer: one arm teaches all others, and training on three of the arms teaches those three nothing;
+- transfer: one arm teaches all others, and training on three of the arms teaches nothing;
 - abrupt change: like transfer; halfway through the run another arm becomes the teacher, and rates change;
 - gradual change: like saturation, but each rate swings by a factor of 10 over the run;
 - forgetting: like transfer, and each decision loses 5 % of the amount learned;

@@ -54,7 +54,7 @@ AnyScale = TypeVar("AnyScale", bound=StudyScale)
 
 
 class Outcome(NamedTuple):
-    """What a finished run leaves.
+    """The outcome of a finished run.
 
     Attributes:
         found: the measurements, in the form of `results.write_result`.
@@ -144,11 +144,11 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         return self.folder(run) / "pretraining"
 
     def tuned(self, run: AnyRun, name: str) -> Path:
-        """Return the workdir of a fine-tuning of a run."""
+        """Return the workdir of a run's fine-tuning."""
         return self.folder(run) / name
 
     def log(self, run: AnyRun) -> Path:
-        """Return the file for what the commands of a run print."""
+        """Return the log file of a run's commands."""
         return self.folder(run) / "log.txt"
 
     def result_file(self, run: AnyRun) -> Path:
@@ -156,7 +156,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         return result_file(self.results, run)
 
     def read_results(self) -> dict[AnyRun, dict[str, Any]]:
-        """Return the results of the scale that are there.
+        """Return the available results of the scale.
 
         Raises:
             StudyError: a file is damaged or of another format.

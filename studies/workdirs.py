@@ -56,7 +56,7 @@ def training_record(workdir: Path, is_recorded: Callable[[str], bool]) -> dict[s
 
 
 def read_record(record: Path, text: str) -> dict[str, Any] | None:
-    """Return the record of a corpus; None if the corpus is not complete, since the record is written last.
+    """Return the record of a corpus; None if the corpus is incomplete (its record is written last).
 
     Raises:
         StudyError: the corpus has another text.

@@ -12,9 +12,9 @@ The claim holds for a model if both conditions hold for each of its seeds. The s
 ordered shares and names the unclear differences. Recency is not part of the claim. At each share, another
 sentence names the policy with the smaller loss, or reports that the interval contains zero.
 
-Among noise, the rule judges a model if it answers `MIN_LEARNED` of the tokens correctly with all tokens.
-Otherwise the model has not learned the task. Fine-tuning with a second loss helps if, at the smallest
-share, its loss minus the loss after as many steps without it has an interval below zero.
+Among noise, the rule judges a model only if it answers at least `MIN_LEARNED` of the tokens correctly
+without pruning. Otherwise the model has not learned the task. Fine-tuning with a second loss helps if, at
+the smallest share, its loss minus the loss of as many steps without it has an interval below zero.
 """
 
 from collections.abc import Iterator, Mapping

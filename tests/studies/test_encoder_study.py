@@ -65,13 +65,13 @@ def finished(tmp_path_factory):
         pilot = list(study.commands_left(run))
         with pytest.raises(StudyError, match="stopped"):
             study.finish(run)
-        assert list(study.commands_left(run)) == pilot[1:], "the text, and one training of the pilot"
+        assert list(study.commands_left(run)) == pilot[1:], "one training of the pilot is done"
         with pytest.raises(StudyError, match="stopped"):
             study.finish(run)
         after = list(study.commands_left(run))
         with pytest.raises(StudyError, match="stopped"):
             study.finish(run)
-        assert list(study.commands_left(run)) == after[1:], "pre-trained, and fine-tuned on one task"
+        assert list(study.commands_left(run)) == after[1:], "one fine-tuning is done"
         study.finish(run)
         yield study, run, len(pilot) + 1 + len(after), run_verb.commands
 
@@ -80,7 +80,7 @@ def test_a_stopped_run_repeats_nothing(finished):
     study, run, trainings, commands = finished
     assert list(study.commands_left(run)) == []
     measured = 1 + len(study.scale.tasks)
-    assert len(commands) == len(set(commands)) == 1 + trainings + measured, "with preparing the text"
+    assert len(commands) == len(set(commands)) == 1 + trainings + measured, "1 = preparing the text"
     before = study.result_file(run).read_bytes()
     study.finish(run)
     assert study.result_file(run).read_bytes() == before

@@ -45,7 +45,7 @@ def finished(tmp_path_factory):
         planned = list(study.commands_left(RUN))
         with pytest.raises(StudyError, match="stopped"):
             study.finish(RUN)
-        assert list(study.commands_left(RUN)) == planned[3:], "text, pre-trained, fine-tuned once"
+        assert list(study.commands_left(RUN)) == planned[3:], "the first three commands are done"
         cells = sorted(study.folder(RUN).glob("cells/*/cells/*.json"))
         before = [(cell, cell.stat().st_mtime_ns) for cell in cells]
         study.finish(RUN)
@@ -58,7 +58,7 @@ def finished(tmp_path_factory):
 def test_a_stopped_run_repeats_nothing(finished):
     study, planned, commands = finished
     assert commands[: len(planned)] == planned
-    assert len(commands) == len(planned) + 1, "the smaller model is pre-trained alone"
+    assert len(commands) == len(planned) + 1, "the smaller model has only a pre-training"
     assert list(study.commands_left(RUN)) == []
     before = study.result_file(RUN).read_bytes()
     study.finish(RUN)
@@ -165,7 +165,7 @@ def test_the_claim_holds_if_the_order_is_clear():
         ({"spread": 2.0}, "at 5 of 5 shares; not above zero: uniform at 0.3, random at 0.3, uniform"),
     ],
 )
-def test_the_claim_does_not_hold_otherwise(changed, sentence):
+def test_the_claim_fails_without_a_clear_order(changed, sentence):
     found = judgement.judge_claim(losses_of(claim_cells(**changed)), SMALL)
     assert sentence in found
     assert found.endswith("The claim does not hold.")

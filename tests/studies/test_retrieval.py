@@ -47,7 +47,7 @@ def finished(tmp_path_factory):
             with pytest.raises(StudyError, match="stopped"):
                 study.finish(run)
         left = study.commands_left(run)
-        assert left == planned[4:], "the plan is not what is left"
+        assert left == planned[4:], "the first four commands are done"
         study.finish(run)
         yield study, run, planned, run_verb.commands
 
@@ -55,7 +55,7 @@ def finished(tmp_path_factory):
 def test_a_stopped_run_repeats_nothing(finished):
     study, run, planned, commands = finished
     assert study.commands_left(run) == []
-    assert len(commands) == len(set(commands)) == len(planned) + 2, "the two tests come to the plan"
+    assert len(commands) == len(set(commands)) == len(planned) + 2, "the plan lacks the two tests"
     file = study.result_file(run)
     before = read_result(file)
     file.unlink()

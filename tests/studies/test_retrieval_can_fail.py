@@ -68,7 +68,7 @@ def draw_batch(step, damage):
 
 @pytest.fixture(scope="module")
 def trained_accuracy():
-    """Return a function that trains with a damage and returns the accuracy of the last steps."""
+    """Return a function that trains with a `Damage` and returns the accuracy over the last steps."""
     model = build_model(MODEL, VOCABULARY)
     settings = OptimizerConfig(learning_rate=1e-2, warmup_steps=20, weight_decay=0.0)
     optimizer = make_optimizer(settings, SCHEDULED, parameter_policies(model))

@@ -117,7 +117,7 @@ def test_a_scale_can_use_the_pretraining_of_another(tmp_path):
         for one in zip(studies, runs, strict=True)
     ]
     shared = [command for command in left[0] if command in left[1]]
-    assert len(shared) == 3, "preparing the text, pre-training, and measuring what was pre-trained"
+    assert len(shared) == 3, "preparing the text, pre-training, and measuring before fine-tuning"
     assert longer.phonebook_tuning.steps > small.phonebook_tuning.steps
     assert studies[0].tuned_with(runs[0], "phonebook", 2e-3) != studies[1].tuned_with(
         runs[1], "phonebook", 2e-3

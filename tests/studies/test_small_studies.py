@@ -54,7 +54,7 @@ def test_the_page_has_a_line_for_each_training(tmp_path):
             study.finish(run)
         study.finish(run)
         assert list(study.commands_left(run)) == [] and study.run_verb.commands == [command]
-        assert not study.pretrained(run).exists(), "the result has all of it"
+        assert not study.pretrained(run).exists(), "a finished run deletes its workdir"
     (result,) = study.read_results().values()
     assert result["settings"]["data.source"] == str(text)
     assert len(result["steps"]) == len(result["validation_loss"]) > 4

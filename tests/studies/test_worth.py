@@ -149,7 +149,7 @@ def test_every_seed_has_the_four_main_arms():
         assert len({run.procedure for run in of_seed}) == 4
         assert not any(PROCEDURES[run.procedure].bidirectional for run in of_seed)
     assert [run.procedure for run in runs[24:]] == ["ul2_causal"] * 3 + ["mixture_fixed"] * 3
-    assert 100 not in {run.seed for run in runs}, "the pilot's seed does not count"
+    assert 100 not in {run.seed for run in runs}, "100 is the pilot's seed"
 
 
 def test_the_memory_page_includes_runs_of_worth_with_equal_seeds(finished, tmp_path):
@@ -165,7 +165,7 @@ def test_the_memory_page_includes_runs_of_worth_with_equal_seeds(finished, tmp_p
     memory.corpus.record.write_text(json.dumps({"text": TEXT}))
     runs = list(memory.runs())
     memory.finish(runs[0])
-    assert "against gated_ssm_plus" not in "".join(memory.tables(memory.read_results())), "one seed"
+    assert "against gated_ssm_plus" not in "".join(memory.tables(memory.read_results())), "needs two seeds"
     memory.finish(runs[1])
     assert {(one.model, one.procedure, one.seed) for one in memory.read_results()} == {
         (model, "mixture_fixed_causal", seed) for model in ("gated_ssm_plus", "mamba2") for seed in (10, 11)
