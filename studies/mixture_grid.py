@@ -46,6 +46,8 @@ GRID = tuple(
     for longer in range(PARTS + 1 - short)
 )
 BEST = 4
+# The result of scale `small`, in sixths; `best_fixed` computes it.
+BEST_FIXED = (3, 1, 2)
 FIRST_SEED, FRESH_SEEDS = 0, (1, 2, 3, 4)
 
 
@@ -98,10 +100,15 @@ def class_of_arm() -> Mapping[str, str]:
 
 def objective(result: Mapping[str, Any], decision: int = -1) -> float:
     """Return J in nats: the validation loss, averaged over the arms of each class, then over classes."""
-    losses: dict[str, list[float]] = {}
-    for arm, loss in zip(result["arms"], result["validation_loss"][decision], strict=True):
-        losses.setdefault(class_of_arm()[arm], []).append(loss)
-    return float(np.mean([np.mean(of_class) for of_class in losses.values()]))
+    return mean_of_classes(dict(zip(result["arms"], result["validation_loss"][decision], strict=True)))
+
+
+def mean_of_classes(losses: Mapping[str, float]) -> float:
+    """Return J of the validation losses of all arms."""
+    by_class: dict[str, list[float]] = {}
+    for arm, name in class_of_arm().items():
+        by_class.setdefault(name, []).append(losses[arm])
+    return float(np.mean([np.mean(of_class) for of_class in by_class.values()]))
 
 
 def quarter_objective(result: Mapping[str, Any]) -> float:

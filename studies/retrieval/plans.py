@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from studies.mixture_grid import BEST_FIXED, stage_of
+from studies.steering import STEERING
+
 DEFAULT_MODEL = "gated_ssm_plus"
 LANGUAGE = "held_out_text"
 """The name of the task of held-out text."""
@@ -239,6 +242,7 @@ class Procedure:
             fine-tuning.
         budget: the positions of pre-training: the scale's, as many as give causal LM the language targets
             of the mixture, or none.
+        settings: other fields of the configuration, as `section.field`.
     """
 
     title: str
@@ -247,7 +251,10 @@ class Procedure:
     reward: str = "published"
     bidirectional: bool = True
     budget: Literal["whole", "language targets", "none"] = "whole"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
+
+_TARGET_SHARES: Mapping[str, Any] = MappingProxyType({"objectives.shares_of": "target_tokens"})
 
 # The first four are decisive: they vary procedure and reading direction separately.
 PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
@@ -275,6 +282,16 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
         ),
         "mixture_fixed_causal": Procedure("mixture of fixed shares, read causally", bidirectional=False),
         "ul2_causal": Procedure("UL2, read causally", "ul2", bidirectional=False),
+        "untuned": Procedure("equal shares of examples (untuned)"),
+        "uniform": Procedure("equal shares of target tokens", settings=_TARGET_SHARES),
+        "best_fixed": Procedure(
+            "best fixed mixture",
+            policy="staged",
+            settings={**_TARGET_SHARES, "bandit.stages": stage_of(BEST_FIXED)},
+        ),
+        "published": Procedure(
+            "published policy", policy="birdie", settings={**_TARGET_SHARES, **STEERING["published"]}
+        ),
     }
 )
 PAPER_PROCEDURES = (

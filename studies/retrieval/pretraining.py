@@ -54,6 +54,9 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
     config.bandit.reward = procedure.reward
     if policy == "staged":
         config.bandit.stages = scale.stages
+    for name, value in procedure.settings.items():
+        section, _, of_section = name.partition(".")
+        config[section][of_section] = value
     if scale.pretraining_tokens:
         positions = scale.pretraining_tokens
         if procedure.budget == "language targets":

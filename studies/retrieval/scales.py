@@ -269,6 +269,19 @@ _DIRECTION = replace(
     order=((("mixture_fixed_causal", "mixture_fixed"), _DIRECTION_SEEDS),),
 )
 
+# Whether steering pays at three times the tokens of `studies.steering`, in J and in looking up.
+_VERDICT_SEEDS = tuple(range(30, 36))
+_VERDICT = replace(
+    _WORTH,
+    name="verdict",
+    changes={**_WORTH.changes, "eval": {"rows": 4, "batches_per_arm": 2}},
+    mixture="small_models_even",
+    stages="",
+    decisions=120,
+    seeds=_VERDICT_SEEDS,
+    order=((("best_fixed", "uniform", "untuned", "published"), _VERDICT_SEEDS),),
+)
+
 SCALES: Mapping[str, Scale] = MappingProxyType(
     {
         scale.name: scale
@@ -300,6 +313,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 seeds=(100,),
                 order=((("mixture_fixed_causal", "mixture_fixed"), (100,)),),
             ),
+            _VERDICT,
             # The same for `worth`.
             replace(
                 _WORTH,

@@ -4,7 +4,7 @@ The value of a pre-training seed is the median over its fine-tunings. Fine-tunin
 similar and count as one run in every test. The value is censored if most of them never reach half right.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from birdie_jax.config import parse_config
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.models.layer_stacks import make_mixer
 from studies.figure_style import series_colour, series_marker
+from studies.mixture_grid import class_of_arm, mean_of_classes
 from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
@@ -44,6 +45,9 @@ _COMPARISONS = (
     ("causal_lm_causal", "ul2_causal"),
     ("ul2_causal", "mixture_fixed_causal"),
     ("mixture_fixed_causal", "mixture_fixed"),
+    *((control, "published") for control in ("best_fixed", "uniform", "untuned")),
+    ("uniform", "best_fixed"),
+    ("untuned", "best_fixed"),
 )
 
 
@@ -57,6 +61,7 @@ class Outcome(NamedTuple):
         bits: the bits per byte on held-out text.
         copying: the share of tokens copied correctly without fine-tuning.
         f1: the F1 score on questions on passages.
+        objective: J, the objective of the bandit; NaN unless all arms of `small_models` were validated.
     """
 
     times: tuple[int | None, ...]
@@ -65,6 +70,7 @@ class Outcome(NamedTuple):
     bits: float
     copying: float
     f1: float
+    objective: float
 
     @property
     def median(self) -> int | None:
@@ -77,7 +83,7 @@ def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
     repeats = result["fine_tuned"][PHONEBOOK]["repeats"]
     name = f"{_CELL}/{EXACT}"
     curves = [[point for point in one["curve"] if name in point] for one in repeats]
-    pretrained = tasks_at(result, "pretrained")
+    pretrained, losses = tasks_at(result, "pretrained"), result["pretraining"]["validation_losses"]
     return Outcome(
         times=tuple(steps_to(curve, name, _HALF) for curve in curves),
         cap=cap,
@@ -88,6 +94,7 @@ def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
         bits=_mean(pretrained[LANGUAGE], "bits_per_byte"),
         copying=_mean(pretrained["copying"], "token_accuracy"),
         f1=_mean(tasks_at(result, EXTRACTION)[EXTRACTION], "f1"),
+        objective=mean_of_classes(losses) if class_of_arm().keys() <= losses.keys() else np.nan,
     )
 
 
@@ -142,6 +149,10 @@ def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Arm, Run, Outcome]
             yield arm, run, found[run]
 
 
+def _have_objectives(found: Mapping[Run, Outcome]) -> bool:
+    return all(np.isfinite(one.objective) for one in found.values())
+
+
 def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
     rows, titles = [], _titles_of(found)
     cells = list(next(iter(found.values())).exact)
@@ -157,11 +168,13 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
                 f"{100 * one.f1:.0f}",
                 f"{100 * one.copying:.1f}",
                 f"{one.bits:.3f}",
+                *([f"{one.objective:.3f}"] if _have_objectives(found) else []),
             ]
         )
     head = ["arm", "seed", "numbers carried", "steps to half right on two entries", "median"]
     head += [f"{cell.replace('_', ' ')}, % exact" for cell in cells]
-    return rows_of_table([*head, "passages, F1", "tokens copied, %", "bits a byte"], rows)
+    head += ["passages, F1", "tokens copied, %", "bits a byte"]
+    return rows_of_table(head + ["J"] * _have_objectives(found), rows)
 
 
 def _pairs(found: Mapping[Run, Outcome], first: Arm, second: Arm) -> tuple[list[Outcome], list[Outcome]]:
@@ -208,7 +221,10 @@ def median_of(times: Sequence[int | None]) -> int | None:
 
 
 def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
-    measures = {
+    measures: dict[str, Callable[[Outcome], float]] = {}
+    if _have_objectives(found):
+        measures["J, nats (lower is better)"] = lambda one: one.objective
+    measures |= {
         "held-out text, bits a byte (less is better)": lambda one: one.bits,
         "questions on passages, F1, points": lambda one: 100 * one.f1,
         "tokens copied without fine-tuning, points": lambda one: 100 * one.copying,

@@ -8,17 +8,20 @@ from birdie_jax.config_flag import load_config
 from birdie_jax.objectives import make_mixture
 from birdie_jax.resolve import configured_mixture
 from studies.mixture_grid import (
+    BEST_FIXED,
     FRESH_SEEDS,
     GRID,
     GROUPS,
     MixtureGrid,
     Run,
+    best_fixed,
     best_mixtures,
     objective,
     quarter_objective,
     stage_of,
 )
 from studies.results import write_result
+from studies.steering import GRID_RESULTS
 
 MIXTURE = make_mixture("small_models", 256)
 
@@ -94,3 +97,8 @@ def test_the_best_four_run_again_after_the_grid(tmp_path):
     assert "| 0/6 | 0/6 | 6/6 | 2.000 | 3.000 |" in text
     assert "The best four, fresh seeds" in text and "1.000, 1.571" in text
     assert (tmp_path / "page_small_grid.png").exists()
+
+
+def test_the_recorded_runs_determine_the_best_fixed_mixture(tmp_path):
+    grid = MixtureGrid(MixtureGrid.scales["small"], GRID_RESULTS, tmp_path, "stdlib")
+    assert best_fixed(grid.read_results()) == BEST_FIXED

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections import Counter
-from pathlib import Path
 
 import jax
 import pytest
@@ -11,72 +10,21 @@ import pytest
 from birdie_jax.config import parse_config
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
+from studies.mixture_grid import class_of_arm
 from studies.retrieval.plans import PROCEDURES, runs_of
 from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
 from studies.retrieval.worth import median_of, numbers_of_state, outcome_of
+from tests.studies.written_verbs import WrittenVerbs
 
 TEXT = "corpus.jsonl"
-# Steps to the end of each fine-tuning's first stage, by procedure. The second stage is never learned.
+# Steps to the end of each fine-tuning's first stage, by procedure.
 LEARNED = {
     "mixture_fixed_causal": (500, 900, None),
     "causal_lm_causal": (None, None, 3950),
     "scratch": (None, None, None),
 }
-METRICS = {"exact_match": 0.25, "f1": 0.1, "token_accuracy": 0.05, "bits_per_byte": 2.0, "contains": 0.0}
-
-
-class WrittenVerbs:
-    """Writes a fixed training or evaluation for each command, and records the commands."""
-
-    def __init__(self, every):
-        self.commands, self._every = [], every
-
-    def __call__(self, command, log):
-        self.commands.append(command)
-        flags = dict(flag.removeprefix("--").split("=", 1) for flag in command.arguments)
-        workdir = Path(flags["workdir"])
-        if command.verb == "evaluate":
-            folder = workdir / "evaluations" / f"{int(flags['step']):08d}"
-            folder.mkdir(parents=True)
-            for flag in command.arguments:
-                if flag.startswith("--task="):
-                    self._write_answers(folder, flag.removeprefix("--task=").partition("=")[0])
-            return
-        workdir.mkdir(parents=True)
-        parts = flags["config"].partition(":")[2].split(",")
-        lines, steps = [{"step": 1, "loss": 2.0, "arm/a/probability": 1.0}], 1
-        if len(parts) == 8:
-            cap = int(flags["config.train.num_steps"])
-            learned = LEARNED[parts[2]][int(parts[6])] if parts[7] == "0" else None
-            steps, cell = learned or cap, ("entries_2", "entries_8")[int(parts[7])]
-            lines = [
-                {
-                    "step": step,
-                    f"task/{cell}/exact_match": 0.9 if step == learned else 0.55 * (step >= steps - 50),
-                }
-                for step in range(self._every, steps + 1, self._every)
-            ]
-        elif len(parts) == 6:
-            lines = [{"step": 600, "task/extraction/f1": 0.2}]
-        objectives = {"mixture": "small_models"}
-        config = {
-            "train": {"num_steps": steps},
-            "batching": {"rows": 4, "length": 256},
-            "objectives": objectives,
-        }
-        summary = {"completed": True, "num_steps": steps, "parameters": 9}
-        arms = [{"name": "a", "group": "a"}]
-        for name, value in (("config", config), ("summary", summary), ("arms", arms)):
-            (workdir / f"{name}.json").write_text(json.dumps(value))
-        (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-    def _write_answers(self, folder, name):
-        record = {"task": "written", "settings": {}, "main_metric": "f1", "refused": []}
-        line = {"prompt": "p", "references": ["r"], "weight": 1.0, "groups": {}, "metrics": METRICS}
-        (folder / f"{name}.json").write_text(json.dumps(record))
-        (folder / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +34,7 @@ def finished(tmp_path_factory):
     scale = dataclasses.replace(
         SCALES["worth_pilot"], name="worth", order=((tuple(LEARNED), (10, 11)),), pretrained_at=""
     )
-    verbs = WrittenVerbs(scale.phonebook_tuning.measured_every)
+    verbs = WrittenVerbs(scale, LEARNED)
     study = Retrieval(scale, folder / "results", folder / "workdirs", TEXT, run_verb=verbs)
     study.corpus.folder.mkdir(parents=True)
     study.corpus.record.write_text(json.dumps({"text": TEXT}))
@@ -159,7 +107,7 @@ def test_the_memory_page_includes_runs_of_worth_with_equal_seeds(finished, tmp_p
         models=("mamba2",),
         order=((("mixture_fixed_causal",), (10, 11)),),
     )
-    verbs = WrittenVerbs(scale.phonebook_tuning.measured_every)
+    verbs = WrittenVerbs(scale, LEARNED)
     memory = Retrieval(scale, study.results, tmp_path, TEXT, run_verb=verbs)
     memory.corpus.folder.mkdir(parents=True)
     memory.corpus.record.write_text(json.dumps({"text": TEXT}))
@@ -189,3 +137,24 @@ def test_memories_have_the_planned_parameters_and_states():
     assert all(count == pytest.approx(of_default, rel=0.02) for count in parameters.values())
     assert {states[name] for name in states if name.endswith("equal_state")} == {1024}
     assert states["gated_deltanet"] == 32_768 and states["mamba2"] == 65_536
+
+
+def test_the_verdict_compares_the_objective_of_the_bandit(tmp_path):
+    scale = SCALES["verdict"]
+    procedures = ("best_fixed", "uniform")
+    scale = dataclasses.replace(scale, order=((procedures, (30, 31)),))
+    # Every class has a loss of 2, whatever the number of its arms, but for causal LM with 11.
+    losses = {arm: 11.0 if name == "causal_lm" else 2.0 for arm, name in class_of_arm().items()}
+    verbs = WrittenVerbs(scale, dict.fromkeys(procedures, (500, 500, 500)), losses=losses)
+    study = Retrieval(scale, tmp_path / "results", tmp_path / "workdirs", TEXT, run_verb=verbs)
+    study.corpus.folder.mkdir(parents=True)
+    study.corpus.record.write_text(json.dumps({"text": TEXT}))
+    for run in study.runs():
+        study.finish(run)
+    text = "".join(study.tables(study.read_results()))
+    assert (
+        "| best fixed mixture | 30 | 512 | 450, 450, 450 | 450 | 25 | 25 | 25 | 10 | 5.0 | 2.000 | 3.000 |"
+        in text
+    )
+    assert "best fixed mixture less equal shares of target tokens (2 seeds)" in text
+    assert "| J, nats (lower is better) | 0 (0 .. 0) |" in text
