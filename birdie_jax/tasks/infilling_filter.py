@@ -3,11 +3,10 @@
     python -m birdie_jax.tasks.infilling_filter --input=all.jsonl --output=distinct.jsonl
     python -m birdie_jax.tasks.infilling_filter --input=all.jsonl --votes=votes.jsonl --output=stories.jsonl
 
-First, of stories whose words have a Jaccard similarity of --similarity or more the first is kept. Then,
-with --votes, a story is kept if more than half of the judges find that its label is the best choice. The
-file of votes has a JSON object a line: `id` of the story (its line, where it has none), `judge`, the name
-of a model, and `vote`, true or false. Every judge has to vote once on every story that the first step
-leaves.
+The first step keeps one of the stories whose words have a Jaccard similarity of at least --similarity. With
+--votes, a second step keeps a story if more than half of the judges vote for its label. Each line of the
+file of votes is a JSON object with `id` (of the story; its line number if it has none), `judge` (the name of
+a model) and `vote` (true or false). Every judge must vote once on every story that the first step keeps.
 """
 
 from absl import flags

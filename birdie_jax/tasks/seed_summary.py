@@ -2,8 +2,8 @@
 
     python -m birdie_jax.tasks.seed_summary --workdir=runs/rte --workdir=runs/rte_1
 
-Reads what `evaluate` has left in the workdirs. A score counts only if it is of the run's newest checkpoint:
-so none is the best of several.
+Reads the evaluations in the workdirs. Only scores of a run's newest checkpoint count, so no score is the
+best of several checkpoints.
 """
 
 from absl import flags
