@@ -1,31 +1,31 @@
-"""What a compiled XLA program costs, read from its HLO text alone.
+"""Compute the costs of a compiled XLA program from its HLO text.
 
-Nothing is compiled or run here, and no device, JAX or model is needed: only the text and numpy.
+The package needs only the text and numpy. It compiles and runs nothing, and needs no device, JAX or model.
 
 In:
-    the text of a compiled program, as `compiled.as_text()` of JAX returns it (or the compiler's own dump,
+    the text of a compiled program, as JAX's `compiled.as_text()` returns it (or the compiler's own dump,
     `*.after_codegen.txt`), for CPUs, NVIDIA GPUs and TPUs; and the shape of the device mesh, as the number
     of devices along each named axis.
 Out:
-    `StepCosts`: for one device and one call of the program the FLOPs, the bytes moved to and from main
-    memory, the collectives with their mesh axes and bytes, the activations that are kept for the backward
-    pass, the ops that move the most bytes and, at given rates, the time in the order of the program. Loops
-    count as often as they run; XLA's own `cost_analysis()` counts the body of a loop once.
+    `StepCosts`: for one device and one call of the program, the FLOPs, the bytes moved to and from main
+    memory, the collectives with their mesh axes and bytes, the activations kept for the backward pass, the
+    ops that move the most bytes and, if you give rates, a timeline. Every iteration of a loop counts;
+    XLA's own `cost_analysis()` counts the body of a loop once.
 
     costs = read_step_costs(compiled.as_text(), {"data": 2, "fsdp": 4})
 
-Files, from the bottom to the top:
+Files, lowest level first:
     module           the parsed program: array shapes, instructions, computations, module
-    parser           HLO text -> module; a compiler's refusal of a program for its memory
-    trip_counts      how often a loop runs
-    schedule         which instructions are executed, and how often
-    replica_groups   which devices of the mesh take part in a collective, and along which axes
+    parser           HLO text -> module; out-of-memory messages of compilers
+    trip_counts      the trip counts of loops
+    schedule         the executed instructions, and how often each is executed
+    replica_groups   the devices of the mesh that take part in a collective, and their axes
     flops, memory_traffic, collectives
-                     what instructions cost
+                     the costs of instructions
     timeline         when a device works, and when it waits for a collective
-    step_costs       all of it for one program
+    step_costs       all costs of one program
 
-The figures of chips and links belong to `birdie_jax.planning`.
+The speeds of chips and links are in `birdie_jax.planning`.
 """
 
 from hlo_analysis.collectives import Collective

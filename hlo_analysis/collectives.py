@@ -1,16 +1,16 @@
 """Collectives of a compiled program: kind, mesh axes, and the bytes that each device sends.
 
-With a payload of `payload` bytes (the operand; for an all-gather the result) a device in a group of n sends
-on a ring, which is the least that any algorithm on direct links needs:
+`payload` is the bytes of the operand, or of the result for an all-gather. On a ring, a device in a group of
+n sends the following bytes, the least of any algorithm on direct links:
 
     all-gather, reduce-scatter, all-to-all    (n - 1) / n * payload
     all-reduce                                2 (n - 1) / n * payload
     collective-permute                        payload
 
-The TPU compiler writes a reduce-scatter as an all-reduce fused with the slice that a device keeps of it;
-it counts as a reduce-scatter. A collective that runs as parts of several fusions counts once. What slices
-exchange over the network is a `send` and a `recv` to the runtime, with the kind of the transfer as an
-attribute; its groups are the devices at the same position of every slice.
+The TPU compiler writes a reduce-scatter as an all-reduce fused with a slice of its result. This counts as a
+reduce-scatter. A collective that runs as parts of several fusions counts once. TPU slices exchange data
+over the network with a `send` and a `recv` to the runtime, which have the kind of the transfer as an
+attribute. The groups of such a transfer are the devices at the same position of every slice.
 
 Chan et al. 2007, "Collective communication: theory, practice, and experience", section 3.
 """
@@ -32,10 +32,10 @@ class Collective(NamedTuple):
     Attributes:
         kind: the kind, one of `COLLECTIVE_OPCODES`.
         groups: the groups of devices that exchange data.
-        payload_bytes: the bytes of the operand on one device; for an all-gather those of the result.
+        payload_bytes: the bytes of the operand on one device; for an all-gather, of the result.
         executions: the number of executions in one step.
         name: the name of the instruction.
-        op_name: the place in the JAX program that it was made for.
+        op_name: the place in the JAX program that the instruction comes from.
     """
 
     kind: str
@@ -62,13 +62,13 @@ def ring_sent_bytes(kind: str, payload_bytes: int, size: int) -> float:
 def find_collectives(
     module: HloModule, instructions: Iterable[ExecutedInstruction], mesh_shape: MeshShape, slices: int = 1
 ) -> list[Collective]:
-    """Return the collectives among executed instructions, also those inside fusions.
+    """Return the collectives among executed instructions, including those inside fusions.
 
     Args:
         module: the module of the instructions.
         instructions: the instructions that the program executes.
         mesh_shape: the number of devices along each mesh axis.
-        slices: the number of slices of a TPU; they are the outermost part of the first axis.
+        slices: the number of TPU slices; they are the outermost part of the first axis.
     """
     found = []
     counted = set()
@@ -86,8 +86,8 @@ def collectives_of(
 ) -> Iterator[tuple[Collective, str | None]]:
     """Yield the collectives that an instruction is or fuses.
 
-    Each comes with the channel of the fusions that run it in parts; None where the instruction runs
-    all of it.
+    Each comes with the channel of the fusions that run it in parts, or None if the instruction runs the
+    whole collective.
     """
     transfer = _TRANSFER_BETWEEN_SLICES.search(executed.instruction.attributes)
     if executed.instruction.opcode == "send" and transfer is not None:

@@ -2,11 +2,12 @@
 
 - `dot`: 2 * elements of the result * extent of the contracted dimensions.
 - `convolution`: see `convolution_flops`.
-- cuBLAS calls (GPU): as the `dot` that their configuration describes.
-- Pallas kernels: their own cost estimate; without one nothing.
-- all other arithmetic: 1 for each element of the result; for a reduction, also one between devices, the
-  FLOPs of its function for each element that it reduces. Neither transcendental functions nor the movement
-  of data count.
+- cuBLAS calls (GPU): the FLOPs of the `dot` that their configuration describes.
+- Pallas kernels: their own cost estimate, or 0 if they have none.
+- reductions, on one device or between devices: the FLOPs of their function for each element reduced.
+- all other arithmetic: 1 for each element of the result.
+
+Transcendental functions and the movement of data do not count.
 """
 
 import json
@@ -20,12 +21,9 @@ import numpy as np
 from hlo_analysis.module import ArrayShape, Computation, HloModule, Instruction
 from hlo_analysis.schedule import ExecutedInstruction
 
-# They are 2 * batch * output features * input features of a group * the pairs of an output position and
-# a kernel tap whose input element is neither padding nor a hole of a dilation.
-
 
 class _Window(NamedTuple):
-    """The convolution's window along one spatial axis."""
+    """The window of a convolution along one spatial axis."""
 
     axis: int
     stride: int
@@ -37,9 +35,12 @@ class _Window(NamedTuple):
 def convolution_flops(instruction: Instruction, operands: Sequence[ArrayShape]) -> float:
     """Return the FLOPs of one execution of a convolution.
 
+    They are 2 * batch * output features * input features of a group * pairs. A pair is an output position
+    and a kernel tap whose input element is neither padding nor a hole of a dilation.
+
     Args:
         instruction: the convolution.
-        operands: the shapes of its input and of its kernel.
+        operands: the shapes of its input and its kernel.
 
     Raises:
         ValueError: the instruction has no dim_labels.
@@ -107,7 +108,7 @@ class Flops(NamedTuple):
     """FLOPs by the unit that executes them.
 
     Attributes:
-        dot: the FLOPs of dots, convolutions and kernels, for which the peak rate of a chip is given.
+        dot: the FLOPs of dots, convolutions and kernels; the peak FLOPs of a chip refer to these.
         elementwise: the FLOPs of all other arithmetic.
     """
 
@@ -115,14 +116,14 @@ class Flops(NamedTuple):
     elementwise: float
 
     def __add__(self, other: object) -> "Flops":
-        """Return the sum, each kind of its own."""
+        """Add each field."""
         if not isinstance(other, Flops):
             return NotImplemented
         return Flops(self.dot + other.dot, self.elementwise + other.elementwise)
 
 
 def instruction_flops(module: HloModule, executed: ExecutedInstruction) -> Flops:
-    """Return the FLOPs of one execution of an instruction, with all that it fuses."""
+    """Return the FLOPs of one execution of an instruction, including the instructions that it fuses."""
     return _flops(module, executed.computation, executed.instruction)
 
 
@@ -154,14 +155,14 @@ def _computation_flops(module: HloModule, names: tuple[str, ...]) -> Flops:
 
 
 def _operands_as_written(computation: Computation, instruction: Instruction) -> list[ArrayShape]:
-    """Return the shapes of the operands one by one, also where two of them are the same."""
+    """Return the shapes of the operands, with repeated operands."""
     return [shape for name in instruction.operands for shape in computation.instructions[name].shapes]
 
 
 def _applied_function_flops(
     module: HloModule, instruction: Instruction, operands: Sequence[ArrayShape]
 ) -> float:
-    """Return the FLOPs of an instruction that applies a function to elements again and again."""
+    """Return the FLOPs of an instruction that applies a function to each element, such as a reduction."""
     each = _computation_flops(module, instruction.called_computations("to_apply")).elementwise
     if instruction.opcode == "reduce":
         return each * max(operands[0].elements - instruction.elements, 0)

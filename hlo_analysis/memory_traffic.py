@@ -1,14 +1,16 @@
 """Bytes that instructions move between a chip and its main memory.
 
-An instruction, a fusion as a whole, reads each operand once and writes its result once. Exceptions:
+An instruction reads each operand once and writes its result once. A fusion counts as one instruction.
+Exceptions:
 - instructions that only name data, or start a loop, move nothing;
-- arrays in the chip's scratch memory move nothing; the instruction that brought them there has read them;
-- of an operand that is only sliced or gathered from, also inside a fusion, the slice counts;
-- an in-place update of a slice reads and writes the update alone; a scatter reads and writes its updates;
-- what a fusion only passes on moves nothing; of a collective that runs as parts of several fusions the
-  first of them moves operand and result.
-A matrix product that does not fit on the chip reads an operand more than once; it counts once here: the
-sum is a lower bound, as the time bounds made of it have to be. The padding of layouts does not count.
+- arrays in the chip's scratch memory move nothing; the instruction that copied them there counts;
+- if an instruction only slices or gathers from an operand, also inside a fusion, only the slice counts;
+- an in-place update of a slice reads and writes only the update; a scatter reads and writes its updates;
+- values that a fusion returns unchanged move nothing;
+- if a collective runs as parts of several fusions, the first fusion moves its operand and result.
+
+The sum is a lower bound: a matrix product that does not fit on the chip reads an operand more than once,
+which counts once here. The padding of layouts does not count.
 """
 
 from hlo_analysis.module import (
@@ -29,11 +31,11 @@ _SAME_VALUE = ("copy", "bitcast", "opt-barrier", "optimization-barrier", "copy-d
 
 
 def activation_bytes(module: HloModule) -> int:
-    """Return the bytes that loops write and later loops read: what is kept for the backward pass.
+    """Return the bytes of the activations that a program keeps for the backward pass.
 
-    Of the results of a `while` those count that its body changes and that a later `while` of the same
-    computation reads without changing them. Without loops, e.g. in a model of one layer, kept values
-    cannot be distinguished from other temporaries.
+    These are the results of a `while` that its body changes, and that a later `while` of the same
+    computation reads without changing them. A program without loops, e.g. a model of one layer, gives 0:
+    its activations cannot be distinguished from other temporaries.
     """
     kept = 0
     for computation in module.computations.values():
@@ -56,7 +58,7 @@ def activation_bytes(module: HloModule) -> int:
 
 
 def _loop_result(computation: Computation, name: str) -> tuple[str, int] | None:
-    """Return the loop and the index of its result that a value is; None if it is no result of a loop."""
+    """Return (loop, index) if a value is a result of a loop, else None."""
     value = computation.instructions[name]
     while value.opcode in _SAME_VALUE:
         value = computation.instructions[value.operands[0]]
@@ -128,7 +130,7 @@ def _starts_async_fusion(fused: Computation, collective: Instruction) -> bool:
 
 
 def _passes_on(module: HloModule, instruction: Instruction) -> bool:
-    """Return whether a fused instruction is a part of such a collective, or only makes a tuple."""
+    """Return whether a fused instruction moves nothing: a tuple, or a part of an async collective."""
     is_marker = instruction.opcode == "custom-call" and any(
         target in instruction.attributes for target in (ASYNC_FUSION_START, ASYNC_FUSION_DONE)
     )
@@ -144,7 +146,7 @@ def _share_read(
         module: the module of the computation.
         fused: the fused computation.
         value: one of its instructions.
-        share_of_result: the share of the computation's result that is read in its turn.
+        share_of_result: the share of the computation's result that its users read.
     """
     share = share_of_result if value.is_root else 0.0
     for user in fused.users[value.name]:
@@ -156,7 +158,7 @@ def _share_read(
             and is_first_operand
             and value.name not in user.operands[1:]
         ):
-            # Updated in place: what is not written is not read either.
+            # An in-place update reads nothing of the elements that it keeps.
             continue
         elif _passes_on(module, user):
             continue
@@ -192,7 +194,7 @@ def _written_bytes(
     if value.opcode == "dynamic-update-slice":
         return total_bytes(fused.instructions[value.operands[1]].shapes)
     if value.opcode in _SAME_ELEMENTS and fused.instructions[value.operands[0]].opcode != "parameter":
-        # A stack is often updated in another type or shape than that of the result.
+        # The update of a stack often has another type or shape than the result.
         inner = fused.instructions[value.operands[0]]
         written = _written_bytes(module, fused, inner, inner.shapes)
         share = written / max(total_bytes(inner.shapes), 1)

@@ -1,6 +1,6 @@
 """A parsed HLO module: computations of instructions with the shapes of their results.
 
-Of an instruction only the parts that every cost needs are parsed; `attributes` keeps the rest as text.
+The parser reads only the parts of an instruction that every cost needs; `attributes` has the rest as text.
 """
 
 import re
@@ -10,7 +10,7 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-# Element types whose name does not end in their number of bits.
+# Element types whose names do not end in their number of bits.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128}
 _ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([0-9,<=]*)\](\{[^{}]*\})?")
 _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
@@ -22,8 +22,8 @@ class ArrayShape(NamedTuple):
     Attributes:
         dtype: the HLO name of the element type, e.g. "bf16".
         dimensions: the extents of the dimensions.
-        in_main_memory: whether the array is in the main memory of the chip; false where its layout puts it
-            into the chip's own scratch memory, or on the host.
+        in_main_memory: whether the array is in the chip's main memory; false if its layout places it in
+            the chip's scratch memory or on the host.
     """
 
     dtype: str
@@ -45,7 +45,7 @@ class ArrayShape(NamedTuple):
 
 
 def parse_shapes(text: str) -> tuple[ArrayShape, ...]:
-    """Return the array shapes in an HLO type, those of a tuple in their order."""
+    """Return the array shapes in an HLO type; for a tuple, in order."""
     found = []
     for dtype, dimensions, layout in _ARRAY.findall(text):
         space = _MEMORY_SPACE.search(layout)
@@ -55,12 +55,12 @@ def parse_shapes(text: str) -> tuple[ArrayShape, ...]:
 
 
 def total_bytes(shapes: Iterable[ArrayShape]) -> int:
-    """Return the bytes of arrays, in whatever memory they are."""
+    """Return the bytes of arrays in any memory."""
     return sum(shape.bytes for shape in shapes)
 
 
 def main_memory_bytes(shapes: Iterable[ArrayShape]) -> int:
-    """Return the bytes of those arrays that are in main memory."""
+    """Return the bytes of the arrays in main memory."""
     return sum(shape.bytes for shape in shapes if shape.in_main_memory)
 
 
@@ -73,7 +73,7 @@ COLLECTIVE_OPCODES = (
     "collective-permute",
     "collective-broadcast",
 )
-# The custom calls between which a TPU runs one collective as parts of several fusions.
+# A TPU runs one collective as parts of the fusions from the first of these custom calls to the second.
 ASYNC_FUSION_START, ASYNC_FUSION_DONE = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 
 
@@ -84,8 +84,8 @@ class Instruction:
     Attributes:
         name: the name of the instruction and of its result.
         opcode: the opcode, such as "fusion" or "all-gather-start".
-        shapes: the array shapes of the result, those of a tuple in their order.
-        operands: the names of the instructions whose results are read.
+        shapes: the array shapes of the result; for a tuple, in order.
+        operands: the names of the instructions whose results it reads.
         arguments: the text between the parentheses after the opcode.
         attributes: the text after these parentheses.
         is_root: whether its result is the result of the computation.
@@ -101,11 +101,11 @@ class Instruction:
 
     @property
     def elements(self) -> int:
-        """The number of elements of the first array of the result."""
+        """The number of elements of the result's first array."""
         return self.shapes[0].elements if self.shapes else 0
 
     def attribute(self, name: str) -> str | None:
-        """Return the text after `name=` without the braces around it; None without such an attribute."""
+        """Return the value of an attribute without its braces, or None if there is no such attribute."""
         found = re.search(rf"(?:^|[\s,]){name}=(\{{[^{{}}]*\}}|\[[^\]]*\]|[^\s,]+)", self.attributes)
         return found.group(1).strip("{}") if found else None
 
@@ -114,7 +114,7 @@ class Instruction:
         """The index that a get-tuple-element takes from its tuple.
 
         Raises:
-            ValueError: the instruction has none.
+            ValueError: the instruction has no index.
         """
         index = self.attribute("index")
         if index is None:
@@ -128,7 +128,7 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """The place in the JAX program that the instruction was made for; "" if the text has none."""
+        """The place in the JAX program that the instruction comes from; "" if the text has none."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return found.group(1) if found else ""
 
@@ -139,14 +139,14 @@ class Computation:
 
     Attributes:
         name: the name of the computation.
-        instructions: the instructions by name, in the order of the text, which is the order of execution.
+        instructions: the instructions by name, in the order of the text and of execution.
     """
 
     name: str
     instructions: dict[str, Instruction] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Instruction]:
-        """Iterate over the instructions in their order."""
+        """Iterate over the instructions in order."""
         return iter(self.instructions.values())
 
     @cached_property
@@ -156,7 +156,7 @@ class Computation:
 
     @cached_property
     def parameters(self) -> dict[int, Instruction]:
-        """The parameters of the computation by their number."""
+        """The parameters of the computation, by number."""
         return {int(one.arguments): one for one in self if one.opcode == "parameter"}
 
     @cached_property
@@ -169,7 +169,7 @@ class Computation:
         return found
 
     def operand_shapes(self, instruction: Instruction) -> tuple[ArrayShape, ...]:
-        """Return the array shapes that an instruction reads, those of a repeated operand once."""
+        """Return the array shapes that an instruction reads; a repeated operand counts once."""
         names = dict.fromkeys(instruction.operands)
         return tuple(shape for name in names for shape in self.instructions[name].shapes)
 
@@ -195,9 +195,9 @@ class HloModule:
     def async_fusion_channels(self) -> frozenset[str]:
         """The channels of the collectives that run as parts of several fusions.
 
-        The TPU compiler overlaps a collective with other work in this way: each of the fusions, from one
-        with an AsyncCollectiveStart to one with an AsyncCollectiveDone, contains the same collective.
-        (Other collectives may share its channel.)
+        The TPU compiler overlaps a collective with other work: each fusion from the one with an
+        AsyncCollectiveStart to the one with an AsyncCollectiveDone contains the same collective. Other
+        collectives may share its channel.
         """
         return frozenset(
             computation.instructions[name].attribute("channel_id") or ""
@@ -209,12 +209,12 @@ class HloModule:
 
 
 def loop_body(module: HloModule, loop: Instruction) -> Computation:
-    """Return the computation that a `while` executes again and again."""
+    """Return the body of a `while`."""
     return module.computations[loop.called_computations("body")[0]]
 
 
 def changed_elements(module: HloModule, loop: Instruction) -> set[int]:
-    """Return the indices of the loop state's elements that the body does not return as it received them."""
+    """Return the indices of the loop state's elements that the body changes."""
     body = loop_body(module, loop)
     if body.root.opcode != "tuple":
         return set(range(len(body.root.shapes)))
@@ -226,7 +226,7 @@ def changed_elements(module: HloModule, loop: Instruction) -> set[int]:
 
 
 def _received_element(body: Computation, value: Instruction) -> int | None:
-    """Return the index of the element of the loop state that a value of the body is; None if it is none."""
+    """Return the index of a value in the loop state that the body receives, or None if it is not in it."""
     if value.opcode != "get-tuple-element" or value.operands[0] != body.parameters[0].name:
         return None
     return value.tuple_index

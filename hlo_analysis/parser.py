@@ -1,6 +1,6 @@
-"""The parser of HLO text, as `compiled.as_text()` returns it.
+"""Parse HLO text, as `compiled.as_text()` returns it.
 
-The format is that of XLA's HLO printer (https://openxla.org/xla/operation_semantics).
+XLA's HLO printer defines the format (https://openxla.org/xla/operation_semantics).
 """
 
 import re
@@ -18,7 +18,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class OutOfMemory(NamedTuple):
-    """The memory that a refused program needs, as the TPU compiler states it.
+    """The memory that a program needs when the TPU compiler refuses it.
 
     Attributes:
         needed: the bytes that the program needs on one device.
@@ -30,7 +30,7 @@ class OutOfMemory(NamedTuple):
 
 
 def parse_out_of_memory(message: str) -> OutOfMemory | None:
-    """Return the figures in a compiler's error message; None if the message is not about memory."""
+    """Return the figures in a compiler's error message, or None if the message is not about memory."""
     for pattern in _MESSAGES:
         found = re.search(pattern, message)
         if found is not None:
@@ -44,16 +44,16 @@ def parse_out_of_memory(message: str) -> OutOfMemory | None:
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?-> .*\{$")
 _FOOTER = re.compile(r"^\}(, execution_thread=.*)?$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?[\w.\-]+ = ")
-# The number after # is the index of an element of a tuple, in place of a get-tuple-element.
+# `%x#3` is element 3 of the tuple x, without a get-tuple-element.
 _NAME = re.compile(r"%([\w.\-]+(?:#\d+)*)")
 _STRING_OR_PARENTHESIS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
 
 
 def parse_hlo(text: str) -> HloModule:
-    """Return the HLO module that `text` describes.
+    """Parse an HLO module.
 
     Raises:
-        ValueError: the text is not that of an HLO module.
+        ValueError: the text is not an HLO module.
     """
     computations: dict[str, Computation] = {}
     entry: Computation | None = None
@@ -82,9 +82,10 @@ def parse_hlo(text: str) -> HloModule:
 
 
 def _whole_lines(text: str) -> Iterator[str]:
-    """Yield headers, instructions and footers, each in one line.
+    """Yield headers, instructions and footers, each as one line.
 
-    A Pallas kernel's metadata has line breaks, so its call and what takes its results go over several.
+    A Pallas kernel's metadata has line breaks, so its call and the instructions that read its results span
+    several lines.
     """
     instruction = ""
     for line in text.splitlines():
@@ -125,7 +126,7 @@ def _add_tuple_element(computation: Computation, lines: dict[str, str], name: st
 
     Args:
         computation: the computation that contains the operand.
-        lines: the text of each instruction so far, by name; that of the new one is added.
+        lines: the text of each instruction so far, by name; the new instruction is added.
         name: the name of the operand.
     """
     source, separator, index = name.rpartition("#")

@@ -1,6 +1,6 @@
-"""Which devices of a mesh take part in a collective, and along which axes of the mesh.
+"""Replica groups: the devices of a mesh that take part in a collective, and their mesh axes.
 
-The devices of a program are numbered in the order of the mesh, with the last axis running fastest.
+Devices are numbered in the order of the mesh; the last axis varies fastest.
 """
 
 import re
@@ -27,7 +27,7 @@ class ReplicaGroups(NamedTuple):
     """The groups of devices that exchange data in a collective.
 
     Attributes:
-        members: the numbers of the devices, one row for each group.
+        members: the device numbers, one row for each group.
         axes: the mesh axes along which the devices of a group differ, in the order of the mesh.
         is_product: whether each group holds every device along `axes`.
     """
@@ -38,12 +38,12 @@ class ReplicaGroups(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of devices of a group."""
+        """The number of devices in a group."""
         return self.members.shape[1]
 
     @property
     def label(self) -> str:
-        """The axes as text: "data*fsdp", "part of fsdp" where the groups are no whole axes, or "none"."""
+        """The axes as text: "data*fsdp", "part of fsdp" if the groups are not whole axes, or "none"."""
         if not self.axes:
             return "none"
         return ("" if self.is_product else "part of ") + "*".join(self.axes)
@@ -57,7 +57,7 @@ def parse_replica_groups(instruction: Instruction, mesh_shape: MeshShape) -> Rep
         mesh_shape: the number of devices along each mesh axis.
 
     Raises:
-        ValueError: the format of its groups is unknown.
+        ValueError: the groups have an unknown format.
     """
     pairs = _PAIRS.search(instruction.attributes)
     if pairs is not None:
@@ -68,7 +68,10 @@ def parse_replica_groups(instruction: Instruction, mesh_shape: MeshShape) -> Rep
 
 
 def slice_groups(mesh_shape: MeshShape, slices: int) -> ReplicaGroups:
-    """Return the groups of devices at the same position of every slice, the outermost part of the mesh."""
+    """Return the groups of devices at the same position of every slice.
+
+    The slices are the outermost part of the mesh.
+    """
     members = np.arange(prod(mesh_shape.values())).reshape(slices, -1).T
     return ReplicaGroups(members, tuple(mesh_shape)[:1], is_product=True)
 
@@ -92,15 +95,15 @@ def _members(instruction: Instruction, count: int) -> np.ndarray:
 def _members_along_axes(
     axes: str, extents: str | None, order: str | None, listed: str | None, grouped: str
 ) -> np.ndarray:
-    """Return the groups along some axes of a mesh that the HLO text itself defines.
+    """Return the groups along axes of a mesh that the HLO text defines.
 
     Args:
-        axes: the axes of that mesh, such as `'a'=2,'b'=4`; they need not be those of the run.
-        extents: the extents that number the devices, if not those of the axes.
+        axes: the axes of that mesh, such as `'a'=2,'b'=4`; they can differ from the axes of the run.
+        extents: the extents that number the devices, if they differ from those of the axes.
         order: the order of `extents` in the mesh.
-        listed: the devices of the mesh one by one, in place of these two.
-        grouped: the axes of a group, such as `'a','b':(2)2`: of the latter, divided into extents 2, 2 and
-            the rest, the second.
+        listed: the list of devices in the mesh, instead of `extents` and `order`.
+        grouped: the axes of a group, such as `'a','b':(2)2`. `'b':(2)2` divides b into extents 2, 2 and
+            the rest, and takes the second.
     """
     sizes = {name.strip("'"): int(size) for name, size in (axis.split("=") for axis in axes.split(","))}
     wanted = {name: (before, size) for name, before, size in _AXIS.findall(grouped)}

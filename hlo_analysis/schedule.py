@@ -1,11 +1,11 @@
 """The instructions that a program executes, and how often: a walk from the entry through calls and loops.
 
 Rules:
-- the body of a `while` is executed as often as its trip count says;
-- of a `conditional` the branch of the highest cost counts: each device takes one of them;
-- computations that are called, also asynchronously or by a custom call with the same operands, are executed
-  once a call; a fusion is one instruction, and the modules that cost it read its contents (`flops`,
-  `memory_traffic`);
+- the body of a `while` executes as often as its trip count;
+- a device takes one branch of a `conditional`; the branch with the highest cost counts;
+- a called computation executes once a call, also if the call is asynchronous or a custom call with the
+  same operands;
+- a fusion is one instruction; `flops` and `memory_traffic` read its contents;
 - an asynchronous instruction counts at its `-start`, with the result shapes of its `-done`.
 """
 
@@ -24,9 +24,9 @@ class ExecutedInstruction(NamedTuple):
     """An instruction that the program executes.
 
     Attributes:
-        instruction: the instruction itself: anything but a call, a loop, a conditional or a `-done`.
+        instruction: the instruction; never a call, a loop, a conditional or a `-done`.
         executions: the number of its executions in one call of the program.
-        shapes: the array shapes of its result; where it starts asynchronously, those of the end.
+        shapes: the array shapes of its result; for a `-start`, the result of its `-done`.
         operands: the array shapes that it reads.
         computation: the computation that contains it.
     """
@@ -41,12 +41,12 @@ class ExecutedInstruction(NamedTuple):
 def executed_instructions(
     module: HloModule, cost: Callable[[ExecutedInstruction], Cost]
 ) -> list[ExecutedInstruction]:
-    """Return everything that one call of a program executes.
+    """Return the instructions that one call of a program executes.
 
     Args:
         module: the program.
-        cost: the cost of an instruction with all its executions; the branch of a conditional whose costs
-            add up to the largest tuple is taken.
+        cost: the cost of all executions of an instruction. A conditional takes the branch whose costs add
+            up to the largest tuple.
 
     Raises:
         UnknownTripCountError: the trip count of a loop is unknown; the message names the loop.
@@ -86,13 +86,13 @@ def _walk(
 def called_frames(
     module: HloModule, frame: CallFrame, caller: Instruction, attributes: tuple[str, ...]
 ) -> list[CallFrame]:
-    """Return the frames of the computations that an instruction names in some attributes."""
+    """Return the frames of the computations that an instruction's attributes name."""
     names = (name for attribute in attributes for name in caller.called_computations(attribute))
     return [CallFrame(module.computations[name], frame, caller) for name in names]
 
 
 def is_call(module: HloModule, computation: Computation, instruction: Instruction) -> bool:
-    """Return whether a custom call names one computation whose parameters are just the call's operands."""
+    """Return whether a custom call names one computation whose parameters are the call's operands."""
     names = instruction.called_computations("called_computations")
     if instruction.opcode != "custom-call" or len(names) != 1:
         return False
@@ -106,7 +106,7 @@ def _total(costs: Iterable[Cost]) -> Cost:
 
 
 def result_shapes(computation: Computation, instruction: Instruction) -> tuple[ArrayShape, ...]:
-    """Return the array shapes of a result; for a `-start` those of its `-done`."""
+    """Return the array shapes of a result; for a `-start`, of its `-done`."""
     current = instruction
     while current.opcode.endswith(("-start", "-update")):
         later = [

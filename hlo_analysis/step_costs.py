@@ -1,4 +1,4 @@
-"""What one device does in a step, from the HLO text of the compiled step: FLOPs, bytes, collectives."""
+"""The costs of a compiled step on one device, from its HLO text: FLOPs, bytes, collectives."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class HeavyOp(NamedTuple):
         traffic_bytes: the bytes that it moves to and from main memory in one step.
         dot_flops: the FLOPs of its matrix products in one step.
         executions: the number of its executions in one step.
-        op_name: the place in the JAX program that it was made for.
+        op_name: the place in the JAX program that the instruction comes from.
     """
 
     name: str
@@ -32,15 +32,15 @@ class HeavyOp(NamedTuple):
 
 
 class StepCosts(NamedTuple):
-    """What one device does in one step.
+    """The costs of one step on one device.
 
     Attributes:
-        flops: the FLOPs, matrix products apart from all other arithmetic.
+        flops: the FLOPs, separately for matrix products and all other arithmetic.
         traffic_bytes: the bytes moved between the chip and its main memory.
         collectives: the collectives, each instruction once.
-        activation_bytes: the bytes that are kept for the backward pass.
+        activation_bytes: the bytes kept for the backward pass.
         heavy_ops: the instructions that move the most bytes, in descending order.
-        timeline: when it works and when it waits; None where no rates are given.
+        timeline: when the device works and when it waits; None without rates.
     """
 
     flops: Flops
@@ -64,13 +64,13 @@ def read_step_costs(
     Args:
         hlo_text: the text of the compiled step, as `compiled.as_text()` returns it.
         mesh_shape: the number of devices along each mesh axis.
-        slices: the number of slices of a TPU; they are the outermost part of the first axis.
-        max_heavy_ops: the number of instructions to name.
-        rates: how fast a device is; without them there is no timeline.
+        slices: the number of TPU slices; they are the outermost part of the first axis.
+        max_heavy_ops: the maximum length of `StepCosts.heavy_ops`.
+        rates: the speed of a device; if None, no timeline is computed.
 
     Raises:
         UnknownTripCountError: the trip count of a loop is unknown.
-        ValueError: the text is not that of an HLO module, or replica groups have an unknown format.
+        ValueError: the text is not an HLO module, or replica groups have an unknown format.
     """
     module = parse_hlo(hlo_text)
 

@@ -1,13 +1,13 @@
-"""When a device works and when it waits, by the order of a compiled program.
+"""The timeline of a compiled program: when a device works, and when it waits.
 
-Instructions run one after another in the order of the text. Each takes as long as its products or its
-bytes do, whichever is longer. Copies between memories run beside them, one after another. A collective runs
-beside them from its `-start` to its `-done`, or as parts of several fusions; on each kind of link
-collectives run one after another. A `-done` waits for what is not there yet. Any other collective runs
-alone.
+Instructions run one after another in the order of the text. Each takes the time of its products or of its
+bytes, whichever is longer. Copies between memories run concurrently with the instructions, one after
+another. A collective runs concurrently from its `-start` to its `-done`, or as parts of several fusions; on
+each kind of link, collectives run one after another. A `-done` waits until its transfer is complete. Any
+other collective blocks the instructions.
 
-Left out are the vector unit's time, what an instruction costs to begin, and that copies and instructions
-share the bandwidth of the main memory: a step of this program takes at least as long.
+The timeline ignores the vector unit's time, the overhead of starting an instruction, and the main memory
+bandwidth that copies and instructions share. So it is a lower bound of the step time.
 """
 
 from collections import defaultdict
@@ -31,12 +31,12 @@ from hlo_analysis.trip_counts import CallFrame, trip_count
 
 
 class Rates(NamedTuple):
-    """How fast a device is.
+    """The speed of a device.
 
     Attributes:
-        flops: the FLOPs a second of matrix products.
-        memory_bandwidth: the bytes a second between the device and its main memory.
-        busy_seconds: a collective -> the seconds for which one execution occupies each kind of link.
+        flops: the FLOPs per second of matrix products.
+        memory_bandwidth: the bytes per second between the device and its main memory.
+        busy_seconds: collective -> the seconds that one execution occupies each kind of link.
     """
 
     flops: float
@@ -50,8 +50,8 @@ class Transfer(NamedTuple):
     Attributes:
         collective: the collective.
         seconds: the seconds of all its executions on its links.
-        exposed_seconds: those of them in which the device waits for it.
-        behind: the seconds of the instructions that run meanwhile, by their place in the JAX program.
+        exposed_seconds: the part of `seconds` in which the device waits.
+        behind: the seconds of the instructions that run meanwhile, by place in the JAX program.
     """
 
     collective: Collective
@@ -60,7 +60,7 @@ class Transfer(NamedTuple):
     behind: Mapping[str, float]
 
     def times(self, executions: int) -> "Transfer":
-        """Return the time of so many times as many executions."""
+        """Return the time of `executions` repetitions."""
         collective = self.collective._replace(executions=self.collective.executions * executions)
         behind = {place: seconds * executions for place, seconds in self.behind.items()}
         return Transfer(collective, self.seconds * executions, self.exposed_seconds * executions, behind)
@@ -70,7 +70,7 @@ class Timeline(NamedTuple):
     """The time of a program.
 
     Attributes:
-        seconds: the seconds from its begin to its end.
+        seconds: the seconds from start to end.
         transfers: its collectives, each instruction once.
     """
 
@@ -78,19 +78,19 @@ class Timeline(NamedTuple):
     transfers: tuple[Transfer, ...]
 
     def times(self, executions: int) -> "Timeline":
-        """Return the time of so many executions, one after another."""
+        """Return the time of `executions` repetitions, one after another."""
         transfers = tuple(transfer.times(executions) for transfer in self.transfers)
         return Timeline(self.seconds * executions, transfers)
 
 
 def read_timeline(module: HloModule, rates: Rates, mesh_shape: MeshShape, slices: int = 1) -> Timeline:
-    """Return the time of one call of a program.
+    """Return the timeline of one call of a program.
 
     Args:
         module: the program.
-        rates: how fast a device is.
+        rates: the speed of a device.
         mesh_shape: the number of devices along each mesh axis.
-        slices: the number of slices of a TPU; they are the outermost part of the first axis.
+        slices: the number of TPU slices; they are the outermost part of the first axis.
 
     Raises:
         UnknownTripCountError: the trip count of a loop is unknown.
@@ -99,12 +99,12 @@ def read_timeline(module: HloModule, rates: Rates, mesh_shape: MeshShape, slices
 
 
 class _Flight(NamedTuple):
-    """Something that runs beside the instructions.
+    """A transfer that runs concurrently with the instructions.
 
     Attributes:
-        begin: the time at which it was requested.
-        end: the time at which it is there.
-        collectives: the collectives, each with its seconds on the links; none of a copy.
+        begin: the time when it was requested.
+        end: the time when it completes.
+        collectives: the collectives, each with its seconds on the links; empty for a copy.
     """
 
     begin: float
@@ -131,7 +131,7 @@ class _Clock:
     def launch(
         self, name: str, busy: Mapping[str, float], collectives: tuple[Collective, ...] = ()
     ) -> None:
-        """Start something that occupies connections for so many seconds each."""
+        """Start a transfer that occupies each link for its seconds in `busy`."""
         begin = max([self.now, *(self._free[link] for link in busy)])
         end = begin + max(busy.values(), default=0.0)
         self._free.update(dict.fromkeys(busy, end))
@@ -139,12 +139,12 @@ class _Clock:
         self._flights[name] = _Flight(self.now, end, shares)
 
     def rename(self, name: str, later: str) -> None:
-        """Call something under way by another name."""
+        """Rename a transfer in flight."""
         if name in self._flights:
             self._flights[later] = self._flights.pop(name)
 
     def wait(self, name: str) -> None:
-        """Wait for something under way."""
+        """Wait for a transfer in flight."""
         flight = self._flights.pop(name, None)
         if flight is None:
             return
@@ -160,7 +160,7 @@ class _Clock:
         self.now = max(self.now, flight.end)
 
     def end(self) -> Timeline:
-        """Wait for everything that is under way."""
+        """Wait for all transfers in flight."""
         for name in list(self._flights):
             self.wait(name)
         return Timeline(self.now, tuple(self.transfers))
@@ -176,7 +176,7 @@ class _Program(NamedTuple):
     slices: int
 
     def run(self, frame: CallFrame) -> Timeline:
-        """Return the time of one execution of a computation."""
+        """Return the timeline of one execution of a computation."""
         clock, computation = _Clock(), frame.computation
         sends = [one.name for one in computation if one.opcode == "send"]
         receives = [one.name for one in computation if one.opcode == "recv"]
@@ -191,7 +191,7 @@ class _Program(NamedTuple):
                 clock.work(inner.seconds, place)
                 clock.transfers += inner.transfers
             elif opcode == "recv-done":
-                # What slices send one another is there when it was received.
+                # A transfer between slices completes at the recv-done.
                 number = receives.index(instruction.operands[0])
                 if number < len(sends):
                     clock.wait(sends[number])
@@ -205,7 +205,7 @@ class _Program(NamedTuple):
         return clock.end()
 
     def _inner(self, frame: CallFrame, instruction: Instruction) -> Timeline | None:
-        """Return the time of the computations that an instruction runs; None if it runs none."""
+        """Return the timeline of the computations that an instruction runs, or None if it runs none."""
         opcode = instruction.opcode
         if opcode == "while":
             count = trip_count(self.module, frame, instruction)
@@ -230,7 +230,7 @@ class _Program(NamedTuple):
         return busy
 
     def _step(self, clock: _Clock, computation: Computation, instruction: Instruction) -> None:
-        """Run one instruction, and start or end what runs beside it."""
+        """Run one instruction, and start or end its transfers."""
         shapes = result_shapes(computation, instruction)
         executed = ExecutedInstruction(
             instruction, 1, shapes, computation.operand_shapes(instruction), computation

@@ -1,8 +1,8 @@
-"""How often loops run, also where the text does not state it: from the counter's start, step and limit.
+"""Trip counts of loops, from the text or from the start, step and limit of the loop's counter.
 
-A compiler may move constants out of a loop into its state, and may unroll it. So start, step and limit are
-evaluated as affine expressions of the loop's counter, through call frames: a computation, and the call or
-loop that executes it.
+A compiler may move constants out of a loop into its state, and may unroll the loop. So the start, step and
+limit are evaluated as affine expressions of the counter, through call frames. A call frame is a computation
+with the call or loop that executes it.
 """
 
 import re
@@ -16,14 +16,14 @@ _INTEGERS = ("s32", "u32", "s64", "u64", "s8", "u8", "s16", "u16")
 
 
 class UnknownTripCountError(ValueError):
-    """The text does not determine how often a loop runs."""
+    """The text does not determine the trip count of a loop."""
 
 
 class CallFrame(NamedTuple):
-    """A computation together with the calls that lead to it.
+    """A computation and the calls that lead to it.
 
     Attributes:
-        computation: the computation that is executed.
+        computation: the executed computation.
         outer: the frame of the calling computation; None for the entry.
         caller: the instruction that calls it: a loop, a call or a fusion; None for the entry.
     """
@@ -37,7 +37,7 @@ class Affine(NamedTuple):
     """The expression coefficient * counter + constant; a plain number has coefficient 0.
 
     Attributes:
-        constant: the number that is added.
+        constant: the constant term.
         coefficient: the factor of the counter.
         counter: the index of the counter in the loop state; -1 for a plain number.
     """
@@ -48,7 +48,7 @@ class Affine(NamedTuple):
 
 
 def trip_count(module: HloModule, frame: CallFrame, loop: Instruction) -> int:
-    """Return how often the body of a `while` is executed.
+    """Return the number of times that a `while` executes its body.
 
     Args:
         module: the module of the loop.
@@ -56,7 +56,7 @@ def trip_count(module: HloModule, frame: CallFrame, loop: Instruction) -> int:
         loop: the `while` instruction.
 
     Raises:
-        UnknownTripCountError: neither an attribute of the loop nor its counter determines it.
+        UnknownTripCountError: neither an attribute of the loop nor its counter determines the number.
     """
     known = _KNOWN.search(loop.attributes)
     if known is not None:
@@ -80,7 +80,7 @@ def trip_count(module: HloModule, frame: CallFrame, loop: Instruction) -> int:
 
 
 def _iterations(first: int, step: int, limit: int, direction: str) -> int | None:
-    """Return the iterations of a counter from `first` by `step` while it compares so with `limit`."""
+    """Return the iterations of a counter from `first` by `step` while `counter direction limit` holds."""
     distance = limit - first
     if direction in ("LE", "GE"):
         distance += 1 if direction == "LE" else -1
@@ -94,7 +94,7 @@ def _iterations(first: int, step: int, limit: int, direction: str) -> int | None
 def _comparison(
     module: HloModule, frame: CallFrame, value: Instruction
 ) -> tuple[Affine, Affine, str] | None:
-    """Return both sides of a comparison, which may be in a fusion, and its direction."""
+    """Return both sides of a comparison and its direction; the comparison can be in a fusion."""
     if value.opcode == "fusion":
         fused = module.fused_computation(value)
         return _comparison(module, CallFrame(fused, frame, value), fused.root)
@@ -124,7 +124,7 @@ def _start_and_step(
 
 
 def _evaluate(module: HloModule, frame: CallFrame, name: str) -> Affine | None:
-    """Return an integer, or an expression of the innermost loop's counter; None for anything else."""
+    """Return an integer or an expression of the innermost loop's counter, or None for other values."""
     value = frame.computation.instructions[name]
     if value.opcode == "constant":
         is_integer = value.shapes[0].dtype in _INTEGERS and re.fullmatch(r"-?\d+", value.arguments)
@@ -142,13 +142,13 @@ def _evaluate(module: HloModule, frame: CallFrame, name: str) -> Affine | None:
     if value.opcode != "parameter" or frame.outer is None or frame.caller is None:
         return None
     if frame.caller.opcode == "while":
-        # The parameter is the loop state, a tuple and no number.
+        # The parameter is the loop state, a tuple.
         return None
     return _evaluate(module, frame.outer, frame.caller.operands[int(value.arguments)])
 
 
 def _evaluate_element(module: HloModule, frame: CallFrame, name: str, index: int) -> Affine | None:
-    """Return the element `index` of the tuple `name`, as `_evaluate` does."""
+    """Evaluate the element `index` of the tuple `name`, as `_evaluate` does."""
     value = frame.computation.instructions[name]
     if value.opcode == "tuple":
         return _evaluate(module, frame, value.operands[index])
@@ -164,12 +164,12 @@ def _evaluate_element(module: HloModule, frame: CallFrame, name: str, index: int
     if index in changed_elements(module, frame.caller):
         return Affine(0, 1, index)
     before = _evaluate_element(module, frame.outer, frame.caller.operands[0], index)
-    # The counter of an enclosing loop is not the same in all executions of this one.
+    # The counter of an enclosing loop changes between executions of this loop.
     return before if before is not None and before.coefficient == 0 else None
 
 
 def _combine(opcode: str, left: Affine, right: Affine) -> Affine | None:
-    """Return the sum, difference or product of two expressions; None if it is not affine in one counter."""
+    """Return the sum, difference or product of two expressions; None if not affine in one counter."""
     if left.coefficient and right.coefficient:
         return None
     if opcode == "multiply":
