@@ -1,4 +1,4 @@
-"""The fault campaign: a sample of it, which finds no fault, and three bugs, which it finds."""
+"""A sample of the fault campaign finds no fault, and the campaign finds three injected bugs."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ def run_campaign(*arguments):
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
-def test_a_sample_finds_no_fault_and_continues_where_it_was_stopped(tmp_path):
+def test_a_sample_finds_no_fault_and_resumes(tmp_path):
     results = tmp_path / "faults.jsonl"
     arguments = f"--results={results}", f"--kind={','.join(SAMPLE)}"
     done = run_campaign(*arguments, "--cases=1")
@@ -30,7 +30,7 @@ def test_a_sample_finds_no_fault_and_continues_where_it_was_stopped(tmp_path):
     assert "| SIGKILL while saving | 1 |" in shown
 
 
-def test_it_finds_three_bugs():
+def test_the_campaign_finds_three_bugs():
     done = run_campaign("--bugs")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split("'")[1] for line in done.stdout.splitlines()] == list(BUGS)

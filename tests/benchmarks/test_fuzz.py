@@ -1,4 +1,4 @@
-"""A sample of the fuzz: none of its cases is a finding, and it can find one."""
+"""A sample of fuzz cases has no finding, and the fuzzer detects each kind of finding."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from tests.forked_verbs import REPOSITORY
 from tests.whole_runs import run_environment
 
 
-def test_a_sample_has_no_finding(tmp_path):
+def test_a_sample_of_cases_has_no_finding(tmp_path):
     command = [sys.executable, "-m", "benchmarks.fuzz", f"--results={tmp_path}", "--seconds=15"]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=run_environment(), capture_output=True, text=True, check=False
@@ -60,15 +60,15 @@ ENDS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")  # that the process which is forked has threads
+@pytest.mark.filterwarnings("ignore")  # the warning about forking a process with threads
 @pytest.mark.parametrize("outcome", ENDS)
-def test_every_end_of_a_case_is_known(monkeypatch, tmp_path, outcome):
+def test_every_end_of_a_case_has_its_outcome(monkeypatch, tmp_path, outcome):
     monkeypatch.setattr(cases, "IDLE_SECONDS", 1)
     found = run_case("kind", 7, lambda *_: Case("a file", ("a.jsonl",), ENDS[outcome]), tmp_path)
     assert (found.kind, found.seed, found.outcome, found.what) == ("kind", 7, outcome, "a file")
 
 
-def test_a_case_is_a_function_of_its_seed_and_kinds_take_turns():
+def test_a_seed_determines_the_case_and_its_kind():
     value = {"a": [1, {"b": None}], "c": "d"}
     for change in (
         lambda draws: mutate_json(draws, value, 3),
@@ -79,7 +79,7 @@ def test_a_case_is_a_function_of_its_seed_and_kinds_take_turns():
     assert {kind_of(seed) for seed in range(100)} == {*KINDS}
 
 
-def test_the_last_line_of_a_case_counts(tmp_path):
+def test_the_last_record_of_a_case_counts(tmp_path):
     path = Path(tmp_path, "results.jsonl")
     line = {"kind": "task", "seed": 1, "outcome": "hang", "message": "", "what": "", "seconds": 3.0}
     path.write_text("".join(json.dumps(line | {"outcome": end}) + "\n" for end in ("hang", "refused")))

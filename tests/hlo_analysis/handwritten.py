@@ -1,4 +1,4 @@
-"""HLO texts written by hand; what they execute, and how often, is known."""
+"""Handwritten HLO texts with known executions."""
 
 LOOPS = """HloModule loops, is_scheduled=true
 
@@ -107,7 +107,7 @@ ENTRY %main (x.1: f32[4]) -> f32[4] {
 
 
 def counter_loop(first: int, step: int, direction: str, limit: int) -> str:
-    """Return a program with a loop named "loop" whose counter goes from `first` by `step` to a limit."""
+    """Return a program with a loop named "loop" that counts from `first` by `step` to a limit."""
     text = _COUNTER
     values = {"FIRST": first, "STEP": step, "DIRECTION": direction, "LIMIT": limit}
     for name, value in values.items():

@@ -1,11 +1,11 @@
-"""Record HLO texts anew, with the compilers of launch/compilers.sh:
+"""Record the HLO texts of the tests, with the compilers of launch/compilers.sh:
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.hlo_analysis.record
 
-Each program is compiled for each of its machines. Its text is written to a folder of recorded/ for
-the version of JAX, and what XLA's own cost analysis counts to xla.json beside it. The tests read these
+The script compiles each program for each of its machines. It writes the text to a folder of recorded/ for
+the version of JAX, and the counts of XLA's cost analysis to xla.json in that folder. The tests read these
 files, and need neither JAX nor a compiler. Another version of JAX may compile a program to other
-instructions; what test_recorded.py expects is worked out by hand from the programs below, and stays.
+instructions. The counts in test_recorded.py follow from the programs below and do not change.
 """
 
 import argparse
@@ -31,10 +31,10 @@ class Program(NamedTuple):
     """A program to record.
 
     Attributes:
-        function: the function that is compiled.
-        arguments: mesh -> shapes, types and shardings of its arguments.
-        machines: the machines that it is compiled for.
-        donated: the numbers of the arguments whose memory it may reuse.
+        function: the function to compile.
+        arguments: mesh -> shapes, dtypes and shardings of its arguments.
+        machines: the target machines.
+        donated: the numbers of the donated arguments.
     """
 
     function: Callable[..., Any]
@@ -44,24 +44,24 @@ class Program(NamedTuple):
 
 
 def scanned(x, w):
-    """Multiply 7 times in a loop."""
+    """Run 7 matrix products in a loop."""
     return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=7)[0]
 
 
 def nested(x, w):
-    """Run that loop 3 times in another one."""
+    """Run `scanned` 3 times in an outer loop."""
     return jax.lax.scan(lambda x, _: (scanned(x, w), None), x, None, length=3)[0]
 
 
 def unrolled(x, w):
-    """Multiply 7 times without a loop."""
+    """Run 7 matrix products without a loop."""
     for _ in range(7):
         x = jnp.tanh(x @ w)
     return x
 
 
 def layers_gradient(x, ws):
-    """Differentiate 6 layers, whose activations one loop keeps for the other."""
+    """Differentiate 6 layers; the forward loop keeps activations for the backward loop."""
 
     def layer(x, w):
         return jnp.sin(x @ w), None
@@ -70,7 +70,7 @@ def layers_gradient(x, ws):
 
 
 def sharded_step(x, ws):
-    """Train layers whose rows are divided by data and fsdp, and whose parameters by fsdp."""
+    """Train layers with rows sharded over data and fsdp, and parameters over fsdp."""
 
     def loss(ws):
         def layer(x, w):
@@ -82,7 +82,7 @@ def sharded_step(x, ws):
 
 
 def sum_in_loop(x):
-    """Add up over the tensor axis in a loop of 5."""
+    """Sum over the tensor axis in a loop of 5 iterations."""
     return jax.lax.scan(lambda x, _: (jax.lax.psum(x, "tensor") * 0.5, None), x, None, length=5)[0]
 
 
@@ -97,7 +97,7 @@ def one_device(*shapes: tuple[int, ...]) -> Callable[[Mesh], tuple[jax.ShapeDtyp
 
 
 def sharded_arguments(mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return rows and layers of `sharded_step`."""
+    """Return the rows and layers of `sharded_step`."""
 
     def array(shape: tuple[int, ...], *spec: Any) -> jax.ShapeDtypeStruct:
         sharding = NamedSharding(mesh, PartitionSpec(*spec))
@@ -110,13 +110,13 @@ def sharded_arguments(mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def on_all_devices(mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return 4 rows of 100 float32 numbers for each device."""
+    """Return 4 rows of 100 float32 values for each device."""
     sharding = NamedSharding(mesh, PartitionSpec(AXES))
     return (jax.ShapeDtypeStruct((mesh.size * 4, 100), jnp.float32, sharding=sharding),)
 
 
 def collective(function: Callable[..., Any], *machines: str, **options: Any) -> Program:
-    """Return the program of a function that runs on each device's own rows."""
+    """Return the program of a function that each device runs on its own rows."""
     return Program(partial(function, **options), on_all_devices, machines)
 
 
@@ -146,7 +146,7 @@ PROGRAMS = {
 
 
 def make_mesh(topology: Topology) -> Mesh:
-    """Return the mesh of a machine; the slices of a TPU are its outermost part."""
+    """Return the mesh of a machine; TPU slices are its outermost part."""
     devices = sorted(topology.devices, key=lambda device: (topology.location(device).domain, device.id))
     return Mesh(
         np.array(devices).reshape(MESHES[topology.name]), AXES, axis_types=(AxisType.Auto,) * len(AXES)
@@ -154,7 +154,7 @@ def make_mesh(topology: Topology) -> Mesh:
 
 
 def record(version: str, machine: str, name: str, mesh: Mesh) -> dict[str, float]:
-    """Compile a program, write its text, and return what XLA itself counts."""
+    """Compile a program, write its text, and return the counts of XLA's cost analysis."""
     program = PROGRAMS[name]
     function = program.function
     if program.arguments is on_all_devices:
@@ -164,7 +164,7 @@ def record(version: str, machine: str, name: str, mesh: Mesh) -> dict[str, float
     compiled = compile_lowered(lowered, mesh.devices.flat[0].platform)
     file = file_of(version, machine, name)
     file.parent.mkdir(parents=True, exist_ok=True)
-    # The same text gives the same file: no time is written into it.
+    # Without a timestamp, the same text gives the same file.
     file.write_bytes(gzip.compress(compiled.hlo_text.encode(), 9, mtime=0))
     cost = compiled.executable.cost_analysis() or {}
     return {"flops": cost.get("flops", 0.0), "bytes_accessed": cost.get("bytes accessed", 0.0)}
@@ -177,7 +177,7 @@ def main() -> None:
     )
     parser.add_argument("--machines", nargs="*", default=list(MESHES), choices=MESHES)
     options = parser.parse_args()
-    # Names of files in the texts are those within the repository, on whatever machine they are recorded.
+    # File names in the texts are relative to the repository, so they are equal on every machine.
     jax.config.update("jax_hlo_source_file_canonicalization_regex", r".*/(?=tests/)")
     version = "jax_" + "_".join(jax.__version__.split(".")[:2])
     counts_file = RECORDED / version / XLA_COUNTS

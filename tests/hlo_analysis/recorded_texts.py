@@ -1,4 +1,4 @@
-"""Where recorded HLO texts are, and the machines that they were compiled for. `record.py` writes them."""
+"""The paths and machines of the recorded HLO texts, which `record.py` writes."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ RECORDED = Path(__file__).with_name("recorded")
 VERSIONS = ("jax_0_10", "jax_0_11")
 XLA_COUNTS = "xla.json"
 AXES = ("data", "fsdp", "tensor", "sequence")
-# The mesh of each machine. The CPU is last: it starts JAX, after which no other compiler can be added.
+# The mesh of each machine. The CPU is last because it starts JAX, which then accepts no other compiler.
 MESHES = {
     "h200:2x2": (2, 2, 1, 1),
     "v5p:2x2x1": (2, 2, 1, 1),
@@ -22,7 +22,7 @@ MESHES = {
 
 
 def file_of(version: str, machine: str, program: str) -> Path:
-    """Return the file of a program's text, by a version of JAX for a machine."""
+    """Return the file of a program's text for a version of JAX and a machine."""
     folder = machine.translate(str.maketrans(":,=", "___"))
     return RECORDED / version / folder / f"{program}.hlo.txt.gz"
 
@@ -38,6 +38,6 @@ def mesh_shape(machine: str) -> MeshShape:
 
 
 def xla_counts(version: str, machine: str, program: str) -> dict[str, float]:
-    """Return the "flops" and "bytes_accessed" that XLA's own cost analysis gave for a recorded program."""
+    """Return the "flops" and "bytes_accessed" of XLA's cost analysis for a recorded program."""
     counts = json.loads((RECORDED / version / XLA_COUNTS).read_text())
     return counts[machine]["programs"][program]

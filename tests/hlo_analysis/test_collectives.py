@@ -1,4 +1,4 @@
-"""Collectives in the form of the TPU compiler, written by hand."""
+"""Handwritten collectives in the form of the TPU compiler."""
 
 from hlo_analysis import StepCosts, read_step_costs
 
@@ -78,16 +78,16 @@ def summary(costs: StepCosts) -> list[tuple[str, str, int, int, int]]:
     ]
 
 
-def test_fused_collectives_count_once_and_as_what_they_are():
+def test_fused_collectives_count_once_with_their_kind():
     costs = read_step_costs(FUSED, MESH)
     assert summary(costs) == [
         ("reduce-scatter", "fsdp", 4, 1, 1600),
         ("all-gather", "fsdp", 4, 1, 1600),
-        # They share its channel, and are no parts of it.
+        # These share its channel but are not parts of it.
         ("all-reduce", "fsdp", 4, 1, 200),
         ("all-reduce", "fsdp", 4, 1, 200),
     ]
-    # The gradient and its shard; the parameter, also gathered; the work beside it; the two others.
+    # The gradient and its shard, the parameter and its gathered copy, the concurrent work, both all-reduces.
     assert costs.traffic_bytes == (1600 + 400) + (400 + 1600) + 2 * 200 + 2 * 400
 
 

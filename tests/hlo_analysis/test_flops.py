@@ -1,4 +1,4 @@
-"""FLOPs of convolutions, calls and kernels written by hand, beside plain loops."""
+"""FLOPs of handwritten convolutions, calls and kernels, compared with plain loops."""
 
 import itertools
 
@@ -20,19 +20,19 @@ def flops(result: str, operation: str, *operands: str, attributes: str = "") -> 
     return instruction_flops(module, one)
 
 
-# image, kernel and result extents of one axis; stride, padding before, dilations of image and taps.
+# Extents of image, kernel and result along one axis; stride, low padding, dilations of image and taps.
 WINDOWS = {
     "plain": (8, 3, 6, 1, 0, 1, 1),
     "padded": (8, 3, 8, 1, 1, 1, 1),
     "strided": (9, 3, 4, 2, 0, 1, 1),
     "dilated taps": (12, 3, 8, 1, 0, 1, 2),
-    # How a TPU's compiler writes the batch of a product: each position meets one tap.
+    # The TPU compiler writes the batch of a product like this: each position meets one tap.
     "batch of a product": (5, 5, 5, 4, 0, 5, 1),
 }
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_convolutions_count_pairs_that_meet_a_number(name):
+def test_convolutions_count_taps_that_meet_an_input(name):
     image, taps, outputs, stride, pad, image_dilation, tap_dilation = WINDOWS[name]
     pairs = 0
     for position, tap in itertools.product(range(outputs), range(taps)):
@@ -50,8 +50,9 @@ def test_convolutions_count_pairs_that_meet_a_number(name):
     assert pairs > 0
 
 
-def test_a_product_that_contracts_two_axes_as_a_tpu_writes_it():
-    # dkernel[i, o] = sum over rows and length: rows are the window, length the features.
+def test_a_convolution_counts_a_product_over_two_axes():
+    # The TPU compiler's form of dkernel[i, o], a sum over rows and length. Rows are the window, and length
+    # is the feature axis.
     found = flops(
         "bf16[64,96,1]{1,0,2}",
         "convolution",
@@ -62,7 +63,7 @@ def test_a_product_that_contracts_two_axes_as_a_tpu_writes_it():
     assert found.dot == 2 * 4 * 32 * 64 * 96
 
 
-def test_dots_and_cublas_calls():
+def test_dots_and_cublas_calls_count_the_same_flops():
     configuration = (
         'custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":'
         '{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}'
@@ -75,7 +76,7 @@ def test_dots_and_cublas_calls():
     assert dot.dot == call.dot == 2 * 8 * 16 * 32
 
 
-def test_a_kernel_counts_its_own_estimate():
+def test_a_kernel_counts_its_cost_estimate():
     estimate = 'backend_config={"custom_call_config":{"body":"x","cost_estimate":{"flops":"123"}}}'
     estimated = flops(
         "f32[8]{0}",

@@ -1,4 +1,4 @@
-"""Programs compiled by the JAX that is installed: its texts are read as the recorded ones are."""
+"""Costs of programs that the installed JAX compiles."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from hlo_analysis import StepCosts, read_step_costs
 
 
 def compile_and_read(function: Callable[..., Any], *arguments: Any) -> tuple[StepCosts, dict[str, float]]:
-    """Return the costs of a function on one device, and XLA's own cost analysis."""
+    """Return the costs of a function on one device, and XLA's cost analysis."""
     compiled = jax.jit(function).lower(*arguments).compile()
     text, xla = compiled.as_text(), compiled.cost_analysis()
     assert text is not None
@@ -19,7 +19,7 @@ def compile_and_read(function: Callable[..., Any], *arguments: Any) -> tuple[Ste
     return read_step_costs(text, {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1}), xla
 
 
-def test_a_layer_without_loops_counts_as_xla_counts():
+def test_costs_without_loops_match_xla():
     def layer(x, w, v):
         h = jax.nn.relu(x @ w) / jnp.sqrt(x.shape[-1])
         return jnp.sum((h @ v + x) ** 2)
@@ -31,13 +31,13 @@ def test_a_layer_without_loops_counts_as_xla_counts():
     assert costs.traffic_bytes == pytest.approx(xla["bytes accessed"], rel=0.05)
 
 
-def test_loops_and_what_they_keep():
+def test_a_loop_gives_its_flops_and_activations():
     def loss(ws, x):
         return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, ws)[0].sum()
 
     x, ws = jnp.ones((32, 64)), jnp.ones((6, 64, 64))
     costs, _ = compile_and_read(jax.grad(loss), ws, x)
     product = 2 * 32 * 64 * 64
-    # The first layer's input needs no gradient; a compiler may leave out its product.
+    # The first layer's input needs no gradient, so a compiler may remove its product.
     assert 3 * 6 * product - product <= costs.flops.dot <= 3 * 6 * product
     assert costs.activation_bytes == 2 * 6 * 32 * 64 * 4

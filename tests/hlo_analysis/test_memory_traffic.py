@@ -1,4 +1,4 @@
-"""Bytes of instructions written by hand."""
+"""Memory traffic of handwritten instructions."""
 
 import pytest
 
@@ -83,9 +83,9 @@ EXPECTED = {
     "sliced": 2 * LAYER,
     "fetched": LAYER,
     "layer": 4 + 3 * LAYER,
-    # The nested fusion takes a layer; its second result stays on the chip.
+    # The nested fusion slices a layer; its second result stays on the chip.
     "two": 4 + 3 * LAYER,
-    # What a nested fusion only bitcasts is read by its user.
+    # The user of a nested fusion that only bitcasts does the read.
     "product": 3 * LAYER,
     "copied": 2 * LAYER,
     "twice": 2 * LAYER,
@@ -96,13 +96,13 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_bytes_of(name):
+def test_instructions_move_the_expected_bytes(name):
     module = parse_hlo(PROGRAM)
     found = {one.instruction.name: one for one in executed_instructions(module, lambda one: (0.0,))}
     assert memory_traffic(module, found[name]) == EXPECTED[name]
 
 
-def test_names_for_data_move_nothing():
+def test_instructions_that_name_data_move_nothing():
     module = parse_hlo(PROGRAM)
     for one in executed_instructions(module, lambda one: (0.0,)):
         if one.instruction.name not in EXPECTED:

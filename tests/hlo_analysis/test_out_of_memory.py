@@ -1,4 +1,4 @@
-"""What compilers say of memory when they refuse a program."""
+"""Out-of-memory messages of compilers."""
 
 import pytest
 
@@ -12,10 +12,10 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_bytes_are_read_from_a_message(message):
+def test_out_of_memory_messages_give_bytes(message):
     needed, available = MESSAGES[message]
     assert parse_out_of_memory(message) == OutOfMemory(needed * 2**30, available * 2**30)
 
 
-def test_a_message_about_something_else():
+def test_an_unrelated_message_gives_none():
     assert parse_out_of_memory("INTERNAL: 12.3G of nothing") is None

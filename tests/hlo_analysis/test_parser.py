@@ -1,4 +1,4 @@
-"""The parser: shapes, the short form of tuple elements, and texts that are no HLO."""
+"""The parser: shapes, the short form of tuple elements, and texts that are not HLO."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from hlo_analysis.trip_counts import CallFrame, trip_count
 from tests.hlo_analysis.handwritten import counter_loop
 
 
-def test_shapes():
+def test_shapes_are_parsed():
     text = "(bf16[8,2048]{1,0:T(8,128)(2,1)S(1)}, /*index=1*/pred[], s4[3]{0}, f8e4m3fn[2,2]{1,0:S(5)})"
     first, flag, nibbles, quarter = parse_shapes(text)
     assert first == ArrayShape("bf16", (8, 2048), in_main_memory=False)
@@ -17,7 +17,7 @@ def test_shapes():
     assert (flag.in_main_memory, quarter.in_main_memory) == (True, False)
 
 
-def test_elements_of_tuples_may_be_written_in_the_short_form():
+def test_short_forms_of_tuple_elements_are_parsed():
     text = counter_loop(0, 2, "LT", 8)
     lines = [line for line in text.splitlines() if "get-tuple-element(%p" not in line]
     short = {"%i,": "%p.1#0,", "%step": "%p.1#1", "(%x)": "(%p.1#2)", "%j": "%p.2#0"}
@@ -33,8 +33,8 @@ def test_elements_of_tuples_may_be_written_in_the_short_form():
     assert (negated.executions, negated.operands) == (4, (ArrayShape("f32", (4,)),))
 
 
-def test_an_instruction_may_go_over_several_lines():
-    """As the calls of Pallas kernels do, and what takes their results."""
+def test_an_instruction_can_span_several_lines():
+    """Calls of Pallas kernels, and instructions that read their results, do."""
     text = counter_loop(0, 2, "LT", 8)
     metadata = ', frontend_attributes={kernel_metadata={\n"xprof_metadata":"{\\"block_q\\": 128}"\n}}'
     metadata += ', metadata={op_name="m"}'
@@ -54,7 +54,7 @@ def test_text_that_is_not_hlo_is_refused():
         parse_hlo("no program")
 
 
-def test_an_open_parenthesis_is_refused():
+def test_an_unclosed_parenthesis_is_refused():
     text = "ENTRY %main () -> f32[] {\n  ROOT %x = f32[] add(%a, %b\n}"
     with pytest.raises(ValueError, match=r"HLO text: a parenthesis is not closed in '\(%a, %b'"):
         parse_hlo(text)

@@ -1,6 +1,6 @@
-"""Recorded HLO texts of the programs of `record.py`, beside counts worked out by hand and those of XLA.
+"""Costs of the HLO texts that `record.py` records, compared with manual counts and with XLA's counts.
 
-No compiler runs here. A row or a parameter has the shape that `record.py` gives it.
+No compiler runs here. Rows and parameters have the shapes in `record.py`.
 """
 
 import pytest
@@ -48,11 +48,11 @@ def test_every_version_has_texts_of_every_kind_of_machine():
         ("scanned", 7 * PRODUCT),
         ("nested", 3 * 7 * PRODUCT),
         ("unrolled", 7 * PRODUCT),
-        # Each layer's product, and two for its gradients.
+        # Each layer has one product, and two for its gradients.
         ("layers_gradient", 3 * 6 * PRODUCT),
     ],
 )
-def test_matrix_products_count_as_often_as_they_are_executed(version, machine, program, dot_flops):
+def test_every_execution_of_a_product_counts(version, machine, program, dot_flops):
     assert costs_of(version, machine, program).flops.dot == dot_flops
 
 
@@ -60,58 +60,58 @@ def test_matrix_products_count_as_often_as_they_are_executed(version, machine, p
 @pytest.mark.parametrize(
     ("program", "counts"), [("scanned", [7]), ("nested", [3]), ("layers_gradient", [6, 6])]
 )
-def test_trip_counts_follow_from_the_counters_alone(version, machine, program, counts):
+def test_counters_alone_give_the_trip_counts(version, machine, program, counts):
     text = read_text(version, machine, program)
     module = parse_hlo(text.replace("known_trip_count", "unknown"))
     loops = [one for one in module.entry if one.opcode == "while"]
     assert [trip_count(module, CallFrame(module.entry), loop) for loop in loops] == counts
-    # Those that the text states, of CPU and GPU, are the same.
+    # The text states the same counts on CPU and GPU.
     module = parse_hlo(text)
     assert [trip_count(module, CallFrame(module.entry), loop) for loop in loops] == counts
 
 
 @pytest.mark.parametrize(("version", "machine"), [one for one in ONE_DEVICE if one[1] != "h200:2x2"])
-def test_xla_counts_the_same_flops_where_there_is_no_loop(version, machine):
+def test_flops_without_loops_match_xla(version, machine):
     flops = costs_of(version, machine, "unrolled").flops
     assert sum(flops) == pytest.approx(xla_counts(version, machine, "unrolled")["flops"], rel=0.01)
-    # XLA itself counts a loop's body once.
+    # XLA counts the body of a loop once.
     assert xla_counts(version, machine, "scanned")["flops"] < 1.1 * PRODUCT
 
 
 @pytest.mark.parametrize(("version", "machine"), ONE_DEVICE)
-def test_memory_traffic_of_products_one_by_one(version, machine):
+def test_products_read_their_operands_and_write_their_results(version, machine):
     # Each product reads both operands and writes its result.
     products = 7 * (2 * X_BYTES + W_BYTES)
-    # tanh reads an array and writes one, where it is not a part of the product's kernel.
+    # tanh reads and writes an array, unless it is fused into the product's kernel.
     products_and_tanh = products + 7 * 2 * X_BYTES
-    # What is between the first product and the last stays in the scratch memory of a TPU.
+    # On a TPU, all arrays between the first product and the last stay in scratch memory.
     ends = 2 * X_BYTES + W_BYTES
     unrolled = {"cpu:8": products_and_tanh, "h200:2x2": products, "v5e:2x2": ends}[machine]
     assert costs_of(version, machine, "unrolled").traffic_bytes == unrolled
     scanned = {"cpu:8": products_and_tanh, "h200:2x2": products_and_tanh, "v5e:2x2": ends}[machine]
-    # A loop may copy the array that it starts with, and its counter is some bytes.
+    # A loop may copy its initial array, and its counter takes a few bytes.
     beside = costs_of(version, machine, "scanned").traffic_bytes - scanned
     assert 0 <= beside <= 2 * X_BYTES + 200
 
 
 @pytest.mark.parametrize("program", ["unrolled", "all_reduce", "all_gather", "all_to_all"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_xla_counts_the_same_traffic_where_there_is_no_loop(version, program):
+def test_traffic_without_loops_matches_xla(version, program):
     traffic = costs_of(version, "cpu:8", program).traffic_bytes
     assert traffic == xla_counts(version, "cpu:8", program)["bytes_accessed"]
 
 
 @pytest.mark.parametrize(("version", "machine"), ONE_DEVICE)
-def test_activations_are_what_one_loop_keeps_for_the_other(version, machine):
-    # The input of each layer, and the cosine of its product or the product itself. The TPU's products take
-    # bfloat16, and so does it keep their input.
+def test_activations_are_the_arrays_kept_between_loops(version, machine):
+    # The input of each layer, and its product or the cosine of it. A TPU keeps the input in bfloat16, the
+    # operand type of its products.
     kept = 6 * 32 * 64 * (2 + 4 if machine == "v5e:2x2" else 4 + 4)
     assert costs_of(version, machine, "layers_gradient").activation_bytes == kept
     for program in ("scanned", "unrolled"):
         assert costs_of(version, machine, program).activation_bytes == 0
 
 
-# Of one device: 4 rows of 100 numbers.
+# The bytes of one device: 4 rows of 100 float32 values.
 OWN = 4 * 100 * 4
 COLLECTIVES = {
     "all_reduce": ("all-reduce", "tensor", 2, 1, OWN, OWN),
@@ -127,7 +127,7 @@ COLLECTIVES = {
 
 @pytest.mark.parametrize("program", COLLECTIVES)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_collectives_and_their_mesh_axes(version, program):
+def test_collectives_have_the_expected_axes_and_bytes(version, program):
     (found,) = costs_of(version, "cpu:8", program).collectives
     groups = found.groups
     summary = (
@@ -149,11 +149,11 @@ ROWS_OF_A_DEVICE = 2 * 64 * 512
 def test_a_sharded_step_executes_three_products_a_layer(version, machine):
     costs = costs_of(version, machine, "sharded_step")
     assert costs.flops.dot == 6 * 3 * (2 * 64 * 512 * 512)
-    # Of each layer its input, and what the derivative of tanh is made of: y and 1 - y by JAX 0.10, and
-    # 1 - y^2 by JAX 0.11.
+    # Each layer keeps its input and the arrays of the derivative of tanh: y and 1 - y in JAX 0.10, 1 - y^2
+    # in JAX 0.11.
     kept_arrays = {"jax_0_10": 1 + 2, "jax_0_11": 1 + 1}[version]
     assert costs.activation_bytes == 6 * kept_arrays * ROWS_OF_A_DEVICE
-    # At least rows and parameters are read, and parameters written.
+    # The step at least reads the rows and parameters, and writes the parameters.
     shard = 6 * LAYER_BYTES / mesh_shape(machine)["fsdp"]
     assert costs.traffic_bytes >= ROWS_OF_A_DEVICE + 2 * shard
 
@@ -167,7 +167,7 @@ def test_a_sharded_step_gathers_parameters_twice_and_scatters_gradients_once(ver
         key = one.kind, one.groups.label
         payload[key] = payload.get(key, 0) + one.payload_bytes * one.executions
     assert payload == {
-        # Forward and backward.
+        # Once forward and once backward.
         ("all-gather", "fsdp"): 2 * 6 * LAYER_BYTES,
         ("reduce-scatter", "fsdp"): 6 * LAYER_BYTES,
         ("all-reduce", "data"): 6 * LAYER_BYTES / fsdp,
@@ -175,7 +175,7 @@ def test_a_sharded_step_gathers_parameters_twice_and_scatters_gradients_once(ver
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_slices_add_up_within_them_and_then_over_the_network(version):
+def test_slices_reduce_locally_and_then_over_the_network(version):
     found = costs_of(version, "v5e:2x2,slices=2", "all_reduce_over_all").collectives
     assert {(one.kind, one.groups.label, one.groups.size) for one in found} == {
         ("all-reduce", "fsdp", 4),
@@ -183,5 +183,5 @@ def test_slices_add_up_within_them_and_then_over_the_network(version):
         ("all-gather", "fsdp", 4),
     }
     (between,) = (one for one in found if one.groups.label == "data")
-    # A quarter of the numbers on each device of a slice, filled up to a multiple of 128.
+    # Each device of a slice has a quarter of the values, padded to a multiple of 128.
     assert between.payload_bytes == 4 * 128

@@ -17,7 +17,7 @@ def collective(attributes):
 
 
 def along(*axes):
-    """Return the groups along some of three axes, in rows."""
+    """Return the groups along the given axes of three, one a row."""
     others = [axis for axis in range(3) if axis not in axes]
     return DEVICES.transpose(*others, *axes).reshape(-1, int(np.prod([DEVICES.shape[a] for a in axes])))
 
@@ -44,25 +44,25 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_groups(name):
+def test_replica_groups_are_parsed(name):
     attributes, members, label = FORMATS[name]
     groups = parse_replica_groups(collective(attributes), MESH)
     assert sorted(map(sorted, groups.members.tolist())) == sorted(map(sorted, members.tolist()))
     assert (groups.label, groups.size) == (label, members.shape[1])
 
 
-def test_a_part_of_an_axis_is_labelled_so():
+def test_a_part_of_an_axis_has_its_own_label():
     groups = parse_replica_groups(
         collective("replica_groups={{0,2},{4,6},{1,3},{5,7},{8,10},{12,14},{9,11},{13,15}}"), MESH
     )
     assert groups.label == "part of fsdp"
 
 
-def test_pairs():
+def test_source_target_pairs_are_parsed():
     groups = parse_replica_groups(collective("source_target_pairs={{0,2},{2,4},{4,6}}"), MESH)
     assert (groups.label, groups.size) == ("fsdp", 2)
 
 
-def test_an_unknown_format_is_refused_by_name():
+def test_an_unknown_format_names_the_instruction():
     with pytest.raises(ValueError, match=r"all-reduce\.1: found replica_groups in an unknown format"):
         parse_replica_groups(collective("replica_groups=somehow"), MESH)

@@ -1,4 +1,4 @@
-"""When a device waits, for programs written by hand at rates of one FLOP, byte or link byte a second."""
+"""Timelines of handwritten programs, at one FLOP, byte or link byte per second."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.hlo_analysis.test_collectives import ALONG_FSDP, FUSED, MESH, SLICES
 RATES = Rates(1.0, 1.0, lambda collective: {"links": float(collective.payload_bytes)})
 THREE_TIMES = 'backend_config={"known_trip_count":{"n":"3"}}'
 
-# The loop reads and writes 2 * 400 bytes each of three times, and sums 40 bytes behind it.
+# In each of 3 iterations, the loop moves 2 * 400 bytes and all-reduces 40 bytes concurrently.
 OVERLAPPED = f"""HloModule overlapped
 
 %add (a: f32[], b: f32[]) -> f32[] {{
@@ -44,7 +44,7 @@ def timeline(text: str, slices: int = 1) -> Timeline:
     return read_timeline(parse_hlo(text), RATES, MESH, slices)
 
 
-def test_a_collective_is_hidden_by_what_runs_before_its_end():
+def test_work_before_its_end_hides_a_collective():
     found = timeline(OVERLAPPED)
     assert found.seconds == 3 * 800
     (transfer,) = found.transfers
@@ -52,13 +52,13 @@ def test_a_collective_is_hidden_by_what_runs_before_its_end():
     assert transfer.behind == {"jit(f)/negate": 120}
 
 
-def test_what_the_work_does_not_hide_is_exposed():
+def test_a_collective_longer_than_the_work_is_exposed():
     longer = OVERLAPPED.replace("f32[10]", "f32[500]")
     found = timeline(longer)
     (transfer,) = found.transfers
     assert (transfer.seconds, transfer.exposed_seconds) == (3 * 2000, 3 * (2000 - 800))
     assert found.seconds == 3 * 2000
-    # One that begins when the work is done hides nothing.
+    # A collective that starts after the work is fully exposed.
     first = '  %y = f32[100] negate(%x), metadata={op_name="jit(f)/negate"}\n'
     begun = next(line for line in longer.splitlines(keepends=True) if "%begun =" in line)
     late = longer.replace(begun + first, first + begun)
@@ -81,12 +81,12 @@ def test_a_collective_in_parts_runs_from_its_first_fusion_to_its_last():
     # The reduce-scatter and the two sums run alone.
     assert (scattered.seconds, scattered.exposed_seconds) == (1600, 1600)
     assert [one.exposed_seconds for one in summed] == [200, 200]
-    # The gathering fusion moves 2,000 bytes while 1,600 arrive.
+    # The fusion moves 2,000 bytes while 1,600 arrive.
     assert (gathered.collective.kind, gathered.seconds, gathered.exposed_seconds) == ("all-gather", 1600, 0)
     assert max(gathered.behind.values()) == 1600
 
 
-def test_what_slices_send_is_waited_for_where_it_is_received():
+def test_a_receive_waits_for_the_other_slice():
     text = SLICES.replace("KIND", '_xla_megascale_transfer_type="ALL_REDUCE"')
     (transfer,) = timeline(text, slices=2).transfers
     assert transfer.seconds == transfer.exposed_seconds == 400

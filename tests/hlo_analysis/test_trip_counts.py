@@ -1,4 +1,4 @@
-"""Trip counts of loops written by hand."""
+"""Trip counts of handwritten loops."""
 
 import pytest
 
@@ -25,11 +25,11 @@ def count_of(text: str, loop: str) -> int:
         (9, 1, "LT", 7, 0),
     ],
 )
-def test_a_count_follows_from_start_step_and_limit(first, step, direction, limit, count):
+def test_start_step_and_limit_give_the_trip_count(first, step, direction, limit, count):
     assert count_of(counter_loop(first, step, direction, limit), "loop") == count
 
 
-def test_a_loop_without_counter_and_known_count_is_refused_by_name():
+def test_a_loop_without_a_trip_count_is_named():
     with pytest.raises(UnknownTripCountError) as error:
         count_of(LOOPS.replace("known_trip_count", "unknown"), "outer")
     assert str(error.value) == (
