@@ -1,1 +1,1 @@
-"""Recurrence kernels with one public operation a package, usable without birdie_jax."""
+"""Kernels for recurrences. Each package has its public operations and does not need birdie_jax."""

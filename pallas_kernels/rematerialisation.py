@@ -1,9 +1,9 @@
-"""A name for the result of a recurrence, which a policy of rematerialisation can keep.
+"""A checkpoint name for the results of recurrences, for rematerialisation policies.
 
     jax.checkpoint(f, policy=jax.checkpoint_policies.save_only_these_names(RECURRENCE))
 
-A name that is given to the result of an operation with a derivative of its own does not reach what that
-derivative keeps, so the operations name it themselves.
+Each operation names its own results: a name given outside an operation with a custom derivative does not
+reach the residuals of that derivative.
 """
 
 from typing import TypeVar
@@ -17,5 +17,5 @@ RECURRENCE = "recurrence"
 
 
 def named(arrays: Arrays) -> Arrays:
-    """Return arrays under the name `RECURRENCE`."""
+    """Give arrays the checkpoint name `RECURRENCE`."""
     return jax.tree.map(lambda array: checkpoint_name(array, RECURRENCE), arrays)

@@ -1,6 +1,6 @@
-"""Gated recurrent layers between their projections: gates, linear recurrence and output gate as one.
+"""Gated recurrent layers without their projections: gates, linear recurrence and output gate in one scan.
 
-A `Cell` defines what a layer computes; the layer's file defines the cell. This package scans a cell.
+A `Cell` defines the computation of a layer. The file of the layer defines its cell; this package scans it.
 """
 
 from pallas_kernels.gated_scan.cell import (

@@ -1,8 +1,8 @@
-"""What surrounds a recurrence, element by element: from projections to its inputs, and the output gate.
+"""The elementwise parts of a recurrent layer: the inputs of the recurrence, and the output gate.
 
-A cell is the part of a recurrent layer between its projections. Its functions see any block of
-[time, channels] in float32, the whole sequence or a tile of it in a kernel, and treat each element
-independently. `elementwise` has functions to make one of.
+A cell is the part of a recurrent layer between its projections. Its functions take any [time, channels]
+block in float32, which is the whole sequence or a tile of it in a kernel. They treat each element
+independently. The functions of this module are parts for cells.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Each has a derivative of its own, exact or bounded, that Mosaic can compile.
+# Each function has a custom derivative, exact or bounded, that Mosaic can compile.
 
 GELU_LINEAR = math.sqrt(2 / math.pi)
 GELU_CUBIC = 0.044715 * GELU_LINEAR
@@ -21,7 +21,7 @@ MAX_ROOT_SLOPE = 1000.0
 
 @jax.custom_jvp
 def sigmoid(x: jax.Array) -> jax.Array:
-    """1 / (1 + exp(-x)) by tanh, one transcendental function instead of an exponential and a division."""
+    """1 / (1 + exp(-x)), computed with one tanh instead of an exponential and a division."""
     return 0.5 * jnp.tanh(0.5 * x) + 0.5
 
 
@@ -33,12 +33,12 @@ def _sigmoid_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple
 
 @jax.custom_jvp
 def gelu(x: jax.Array) -> jax.Array:
-    """X * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the tanh form of GELU (Hendrycks and Gimpel 2016)."""
+    """GELU in its tanh form, x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)) (Hendrycks and Gimpel 2016)."""
     return x * _gelu_gate(x)
 
 
 def _gelu_gate(x: jax.Array) -> jax.Array:
-    """Return the gate g of GELU(x) = x * g."""
+    """Return g in GELU(x) = x * g."""
     return 0.5 * jnp.tanh(x * (GELU_LINEAR + GELU_CUBIC * (x * x))) + 0.5
 
 
@@ -67,7 +67,7 @@ def _one_minus_square_of_exp_jvp(
 
 @jax.custom_jvp
 def bounded_sqrt(x: jax.Array) -> jax.Array:
-    """Square root whose derivative is at most `MAX_ROOT_SLOPE` (Birdie paper, appendix E.3)."""
+    """Square root with a derivative of at most `MAX_ROOT_SLOPE` (Birdie paper, appendix E.3)."""
     return jnp.sqrt(x)
 
 
@@ -89,14 +89,14 @@ class Cell(NamedTuple):
     Attributes:
         name: the name of the cell in errors.
         operands: the names of the projections that `recurrence_inputs` reads.
-        parameters: the names of the parameters, one number a channel.
+        parameters: the names of the parameters, each with one number per channel.
         recurrence_inputs: (parameters, operands, not_reset) -> (a, x), both of the operands' shape, for
-            h[t] = a[t] * h[t-1] + x[t]. `not_reset` is false at resets, and None where there are none; that
-            a counts as zero at a reset is not the task of the cell.
-        readout: the function of one more projection, where one is given, that multiplies the state.
-        transcendentals: the number of functions such as tanh that both compute for an element.
-        identity_operands: a value for each operand. Together they make a = 1 and x = 0 for any
-            parameters; a kernel pads with them.
+            h[t] = a[t] * h[t-1] + x[t]. `not_reset` is false at resets, and None without resets. The cell
+            does not need to set a to zero at resets; the scan does.
+        readout: gate -> the factor of the state in y. The gate is one more projection, and optional.
+        transcendentals: the number of functions such as tanh that both compute per element.
+        identity_operands: a value for each operand. Together they give a = 1 and x = 0 for any
+            parameters; a kernel uses them as padding.
     """
 
     name: str
@@ -113,10 +113,10 @@ class GatedScanInputs(NamedTuple):
 
     Attributes:
         operands: the operands of `Cell.recurrence_inputs`, each [batch, length, channels].
-        gate: the operand of `Cell.readout`, of that shape; None: the state is the result.
+        gate: the operand of `Cell.readout`, of the same shape; if None, the result is the state.
         parameters: the parameters of the cell, each [channels].
-        h0: the state before the first step read, [batch, channels].
-        resets: for each direction where the decay counts as zero, bool [batch, length]; or None.
+        h0: the state before the first step in reading order, [batch, channels].
+        resets: for each direction, the steps where the decay counts as zero, bool [batch, length]; or None.
     """
 
     operands: tuple[jax.Array, ...]

@@ -17,7 +17,7 @@ DIRECTIONS = ("forward", "reverse", "both")
 
 
 class _StaticArguments(NamedTuple):
-    """The arguments that a program is compiled for."""
+    """The static arguments of a compiled program."""
 
     cell: Cell
     direction: str
@@ -36,35 +36,36 @@ def gated_scan(
     scan_dtype: DTypeLike = jnp.float32,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "batch length channels"], Float[Array, "batch channels"]]:
-    """All of a gated recurrent layer between its projections.
+    """Compute a gated recurrent layer between its projections.
 
         a, x = cell.recurrence_inputs(parameters, operands, not_reset)
         h[:, t] = a[:, t] * h[:, t-1] + x[:, t]
         y = cell.readout(gate) * h
 
-    On a TPU one kernel reads the projections and writes y; a, x and h stay on the chip, and the derivative
-    computes them again from a state every 32 steps. With n operands and the gate this is n + 2 memory
-    accesses an element forward and 2 n + 3 backward. Elsewhere the three lines are computed one after the
-    other, the second by `linear_scan`, and take what XLA does not fuse. All is computed in float32.
+    On a TPU, one kernel reads the projections and writes y. a, x and h stay on the chip; the derivative
+    recomputes them from a state every 32 steps. With n operands and a gate, this takes n + 2 memory
+    accesses per element forward and 2 n + 3 backward. On other platforms, the three lines run one after
+    another, the second with `linear_scan`, and the arrays that XLA does not fuse go through memory.
+    All arithmetic is float32.
 
     Args:
         cell: the functions of the layer.
         operands: the operands of `cell.recurrence_inputs`.
-        gate: the operand of `cell.readout`; None: y is h.
-        parameters: the parameters of the cell, a number for each channel.
-        direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
-            channels is.
-        h0: the state before the first step read; zero if None.
-        resets: for the direction, or for each of both, where a[:, t] counts as zero.
-        scan_dtype: the type in which a, x and h go through memory where they do.
-        implementation: one of `linear_scan.IMPLEMENTATIONS`, or None for the best one on the platform
-            compiled for. A TPU takes its kernel where length and the channels of a direction are
-            multiples of 128; chosen by name, it pads others. "pallas_gpu" has a kernel for the
-            recurrence alone.
+        gate: the operand of `cell.readout`; if None, y is h.
+        parameters: the parameters of the cell, one number for each channel.
+        direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
+            of the channels in reverse).
+        h0: the state before the first step in reading order; zero if None.
+        resets: for each direction, the steps where a[:, t] counts as zero.
+        scan_dtype: the dtype of a, x and h in memory, on platforms where they go through memory.
+        implementation: one of `linear_scan.IMPLEMENTATIONS`, or None for the best one for the target
+            platform. By default, a TPU uses its kernel if the length and the channels of a direction are
+            multiples of 128; the kernel pads other sizes if you name it. "pallas_gpu" has a kernel only
+            for the recurrence.
 
     Returns:
-        y in the type of the gate, else of the last operand; and in float32 the state after the last step
-        that was read.
+        (y, last state): y in the dtype of the gate, or of the last operand without a gate; the state after
+        the last step in reading order, in float32.
 
     Raises:
         ValueError: shapes or counts differ, an axis is empty, or the direction or the implementation is
@@ -162,11 +163,11 @@ def _unfused(
 def _not_reset(
     resets: tuple[jax.Array, ...] | None, shape: tuple[int, ...]
 ) -> Bool[Array, "batch length channels"] | None:
-    """Return for each element whether it is no reset; the channels of both directions side by side."""
+    """Return a mask that is false at resets; the channels of both directions are side by side."""
     if resets is None:
         return None
     part = (*shape[:2], shape[2] // len(resets))
-    # Not chosen by a mask: that would be an operation an element more than in one direction.
+    # Concatenation avoids a select for each element.
     return jnp.concatenate([jnp.broadcast_to(~reset[..., None], part) for reset in resets], axis=-1)
 
 

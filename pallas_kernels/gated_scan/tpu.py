@@ -1,15 +1,15 @@
-"""gated_scan for TPUs, in Mosaic: gates, recurrence and output gate of a block while it is on the chip.
+"""gated_scan for TPUs, in Mosaic: one kernel for the gates, the recurrence and the output gate of a block.
 
-The blocks, the time chunks on the sublanes and the passes over them are those of `linear_scan.tpu`. What
-is copied to scratch memory is not read but computed from the projections, so a, x and h never leave
-the chip. Of the states only those that enter the chunks are written, a row in 32.
+The blocks, the time chunks on the sublanes and the passes over them are the same as in `linear_scan.tpu`.
+The kernel computes a and x from the projections in scratch memory, so a, x and h never leave the chip. It
+writes only the states that enter the chunks, one row in 32.
 
-The gradient reads the projections and those rows, computes the states of a block again (Chen et al. 2016;
-for scans Gu and Dao 2023, appendix D), runs the recurrence of the cotangents, and ends in the cotangents of
-the projections. Those of the cell's functions come from their own vector-Jacobian products, on a tile: what
-these keep stays in scratch memory while the recurrences run, since arithmetic, not memory, is scarce.
+The gradient reads the projections and those rows, and recomputes the states of a block (Chen et al. 2016;
+for scans Gu and Dao 2023, appendix D). Then it runs the recurrence of the cotangents and computes the
+cotangents of the projections, with the vector-Jacobian products of the cell's functions on a tile. Their
+residuals stay in scratch memory while the recurrences run, because arithmetic is scarcer than memory.
 
-With n projections, the output gate's among them: n + 1 memory accesses an element forward, 2 n + 1
+With n projections, including the output gate: n + 1 memory accesses per element forward, 2 n + 1
 backward.
 """
 
@@ -47,9 +47,10 @@ from pallas_kernels.linear_scan.tpu_chunks import (
 
 __all__ = ["backward", "forward", "suits"]
 
-# Of all blocks of a grid step; twice this, for those under way, leaves room for the scratch memory.
+# The bytes of all blocks of a grid step. Double buffering takes twice this and leaves room for the scratch
+# memory.
 BLOCKS_BYTES = 9 << 18
-# Half of what linear_scan has, in both passes: the gradient keeps more of a block in scratch memory.
+# Half the limit of linear_scan: the gradient keeps more of a block in scratch memory.
 MAX_ROWS = MAX_BLOCK_ROWS // 2
 
 
@@ -60,14 +61,13 @@ def forward(
 
     Args:
         cell: the functions between the projections.
-        inputs: `GatedScanInputs`, blocks in float32 or bfloat16; sizes that do not suit are padded, at the
-            cost of a copy of every operand.
+        inputs: the arrays, in float32 or bfloat16. Unsuitable sizes are padded, which copies every operand.
         direction: "forward", "reverse" or "both".
-        interpret: whether to run in the TPU interpreter, on any platform, slowly; or its parameters.
+        interpret: whether to run in the TPU interpreter, slowly, on any platform; or its parameters.
 
     Returns:
-        y in the type of the gate; the state after the last step read [batch, channels] and those before
-        each chunk of time [batch, row blocks, 8, padded channels], float32.
+        y in the dtype of the gate; in float32, the state after the last step in reading order
+        [batch, channels] and the states before each time chunk [batch, row blocks, 8, padded channels].
     """
     _, length, channels = inputs.operands[0].shape
     pad = _Padding(cell, direction)
@@ -96,11 +96,11 @@ def backward(
     direction: str,
     interpret: Interpret = False,
 ) -> GatedScanInputs:
-    """Return the cotangents of the inputs as `GatedScanInputs`, those of parameters and h0 in float32.
+    """Return the cotangents of the inputs as `GatedScanInputs`; parameters and h0 in float32.
 
     Args:
         cell: as for `forward`.
-        inputs: as for `forward`; h0 is not looked at.
+        inputs: as for `forward`; h0 is ignored.
         chunk_h0: the state before each chunk, from `forward`.
         dy: the cotangent of y.
         dlast: the cotangent of the last state.
@@ -137,25 +137,26 @@ def backward(
 
 
 def grid_for(arrays: list[jax.Array], blocks: int, direction: str, interpret: Interpret) -> TpuGrid:
-    """Return the grid of a call with such arrays; each step reads and writes `blocks` blocks."""
+    """Return the grid of a call with these arrays; each step reads and writes `blocks` blocks."""
     dtype, limit = jnp.result_type(*arrays), BLOCKS_BYTES // blocks
     return make_grid(arrays[0].shape, dtype, direction, interpret, block_bytes=limit, max_rows=MAX_ROWS)
 
 
 class _Kept:
-    """What the vector-Jacobian products of a cell keep of a tile, and where it comes from later.
+    """The residuals of a cell's vector-Jacobian products on a tile, and how to get each of them later.
 
     Attributes:
         inputs: a and x of the tile.
         factors: the factor of the state in y, one for each gate.
-        values: what is kept.
-        sources: for each of these the operand or parameter that it is, by number; None: it is stored.
-        types: the type of each.
-        structure: how the products are made of them.
+        values: the residuals.
+        sources: for each residual, (kind, number) of the operand or parameter that it equals; None if it
+            is stored.
+        types: the dtype of each residual.
+        structure: the tree structure of the vector-Jacobian products, with the residuals as leaves.
     """
 
     def __init__(self, cell, parameters, operands, gates, mask):
-        """Compute a tile, and remember what its derivative needs."""
+        """Compute a tile and keep the residuals of its derivative."""
         enter_tile = partial(cell.recurrence_inputs, not_reset=mask)
         self.inputs, pull = jax.vjp(enter_tile, parameters, operands)
         read_out = [jax.vjp(cell.readout, gate) for gate in gates]
@@ -170,7 +171,7 @@ class _Kept:
 
     @property
     def stored(self):
-        """The values that are stored, in float32."""
+        """The stored residuals, in float32."""
         pairs = zip(self.values, self.sources, strict=True)
         return [
             jnp.broadcast_to(value, (TILE, LANES)).astype(jnp.float32)
@@ -179,7 +180,7 @@ class _Kept:
         ]
 
     def pulls(self, parameters, operands, stored):
-        """Return the vector-Jacobian products of the recurrence's inputs and of the gates."""
+        """Return the vector-Jacobian products of the recurrence's inputs and the gates."""
         stored, known = iter(stored), {"operand": operands, "parameter": parameters}
         values = [
             next(stored).astype(dtype) if source is None else known[source[0]][source[1]]
@@ -189,7 +190,7 @@ class _Kept:
 
 
 def kept_arrays(cell: Cell, *, with_gate: bool, with_resets: bool) -> int:
-    """Return how many numbers an element the derivative of a cell keeps in scratch memory."""
+    """Return the numbers per element that the derivative of a cell keeps in scratch memory."""
     tile = jax.ShapeDtypeStruct((TILE, LANES), jnp.float32)
     mask = jax.ShapeDtypeStruct((TILE, LANES), jnp.bool_) if with_resets else None
 
@@ -201,7 +202,7 @@ def kept_arrays(cell: Cell, *, with_gate: bool, with_resets: bool) -> int:
 
 
 class _Padding:
-    """Padding through which the state passes unchanged, so it may be read first."""
+    """Padding that leaves the state unchanged, so the kernel can read it before the sequence."""
 
     def __init__(self, cell, direction):
         self.cell, self.halves = cell, 2 if direction == "both" else 1
@@ -232,7 +233,7 @@ def _loaded(refs, tile, lane):
 
 
 def _on_tile(parameter_refs, lane):
-    """Return the parameters of a group of channels, the same on every row of a tile."""
+    """Return the parameters of a group of channels, broadcast to every row of a tile."""
     return tuple(jnp.broadcast_to(ref[0, :, lane], (TILE, LANES)) for ref in parameter_refs)
 
 
@@ -289,14 +290,14 @@ def _backward_kernel(cell, *, with_gate):
         dy_ref, *parameter_refs, chunk_h0_ref, dlast_ref = inputs[count + with_gate :]
         *dparameter_refs, dh0_ref = outputs[count + with_gate :]
         carry_ref, a_rows, g_rows, h_rows, *kept_rows = scratch
-        # Where the sequence is read forward, step t of a chunk is in row t + 1, below the state before it;
-        # where it is read in reverse, in row t, above the state before it.
+        # Forward, step t of a chunk is in row t + 1, below its previous state. In reverse, it is in row t,
+        # above its previous state.
         shift = 0 if reverse else 1
         is_first = pl.program_id(2) == 0
 
         def run_group(first, lanes):
             parameters = [_on_tile(parameter_refs, lane) for lane in lanes]
-            # Every tile keeps the same arrays: the last one computed describes how to read them back.
+            # Every tile has the same residuals, so those of the last tile describe how to read them back.
             last_kept = []
 
             def compute_inputs(tile, scratch_row, carried):
@@ -322,7 +323,7 @@ def _backward_kernel(cell, *, with_gate):
             cotangents = []
             for k, lane in enumerate(lanes):
                 h_rows[k, at_step(grid.chunk if reverse else 0, grid.stride)] = chunk_h0[k]
-                # The last state's cotangent enters as a g of a step after the last would.
+                # The cotangent of the last state enters like the g of one more step.
                 cotangents.append(jnp.where(is_first, dlast_ref[0, :, lane], carry_ref[first + k]))
             leaving = gradient_rows(grid, a_rows, g_rows, h_rows, cotangents, reverse=reverse, shift=shift)
 

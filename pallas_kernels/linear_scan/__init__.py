@@ -1,4 +1,4 @@
-"""h[t] = a[t] * h[t-1] + x[t] along a sequence, differentiable, in either direction or in both."""
+"""The linear recurrence h[t] = a[t] * h[t-1] + x[t], differentiable, forward, in reverse or both."""
 
 from pallas_kernels.linear_scan.linear_scan import IMPLEMENTATIONS, bidirectional_scan, linear_scan
 

@@ -1,24 +1,28 @@
-"""linear_scan for NVIDIA GPUs from Hopper on, in Mosaic GPU: three and five memory accesses an element.
+"""linear_scan for NVIDIA GPUs from Hopper on, in Mosaic GPU: three and five memory accesses per element.
 
-A block of 128 threads takes some channels of one batch row through the whole sequence. Tiles of time steps
-stream through shared memory: several are on their way in while one is read, and results leave behind it
-(the asynchronous copies are the tensor memory accelerator's). A large batch is read plainly, one channel
-a thread. At small batch and long sequences those would be too few blocks. There a block is narrower, down
-to 16 channels, and its threads cut each tile into time chunks, up to 8, that they read side by side: a
-first pass over the tile in shared memory finds what each chunk does to the state that enters it, h -> P h +
-H (Blelloch 1990, section 1.4), the threads exchange that, and a second pass computes every h from the state
-that enters. Chunks so cost arithmetic, and no access to memory. `gpu_pass.choose_chunks` is the rule;
-[8, 2048, 2048] makes 128 blocks of 1 chunk, [1, 16384, 2048] 128 blocks of 8 chunks.
+A block of 128 threads scans some channels of one batch row over the whole sequence. Tiles of time steps
+stream through shared memory: the tensor memory accelerator copies several tiles in and the results out
+while the threads read one tile.
 
-Two other ways were weighed. Chunks in blocks of their own, with a first launch that finds P and H, read a
-and x twice: five accesses for three, 60 % of the speed of a copy at the very best, and the cache serves the
-second reading only of what fits it (50 MB, of 134 at [1, 16384, 2048] in bfloat16). Blocks that wait for
-the states of others keep three accesses, but wait for flags in global memory or for the barriers of a
-cluster, which the interpreter of JAX 0.10 has not: their order could be tested nowhere without a GPU.
+For a large batch, each thread scans one channel. For a small batch and long sequences, this gives too few
+blocks. Then a block is narrower, down to 16 channels, and its threads cut each tile into up to 8 time
+chunks that they read in parallel. A first pass over the tile in shared memory computes the effect of each
+chunk on the state that enters it, h -> P h + H (Blelloch 1990, section 1.4). The threads exchange these
+transfers, and a second pass computes every h from the entering state. So chunks cost arithmetic, but no
+memory access. `gpu_pass.choose_chunks` is the rule: [8, 2048, 2048] gives 128 blocks of 1 chunk, and
+[1, 16384, 2048] gives 128 blocks of 8 chunks.
 
-The gradient is the same pass the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = g, da[t] = g[t] h[t-1]
-(Martin and Cundy 2018, section 2.2); it carries a[t] g[t]. Of h it also reads one row of the neighbouring
-tile. The reset flags of 32 steps are the bits of one word, and stream like the operands.
+Alternatives:
+- One block per chunk, with a first launch that computes P and H. This reads a and x twice: five accesses
+  instead of three, so at most 60 % of the speed of a copy. The cache serves the second read only for data
+  that fits in it (50 MB, out of 134 MB at [1, 16384, 2048] in bfloat16).
+- Blocks that wait for the states of other blocks. This keeps three accesses, but needs flags in global
+  memory or the barriers of a cluster. The interpreter of JAX 0.10 has neither, so the order of the blocks
+  could not be tested without a GPU.
+
+The gradient is the same pass in the other direction, g[t] = dh[t] + a[t+1] g[t+1], dx = g,
+da[t] = g[t] h[t-1] (Martin and Cundy 2018, section 2.2); it carries a[t] g[t]. It also reads one row of h
+of the neighbouring tile. The reset flags of 32 steps are the bits of one word; they stream like operands.
 """
 
 from jaxtyping import Array, Bool, Float
@@ -29,7 +33,7 @@ from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_
 
 
 def suits(shape: tuple[int, ...], direction: str) -> bool:
-    """Return whether a call needs no padding: whole words in time, whole blocks of channels a direction."""
+    """Return whether a call needs no padding: whole words in time, and whole blocks of channels."""
     _, length, channels = shape
     chunks = choose_chunks(shape, direction)
     return length % (chunks * WORD) == 0 and channels % (parts_of(direction) * THREADS // chunks) == 0
@@ -48,19 +52,18 @@ def forward(
     """Return h in the type of `x`.
 
     Args:
-        a: the decays, float32 or bfloat16; sizes that do not suit are padded, at the cost of a copy of
-            every operand.
-        x: the addends, of the types of `a`.
-        h0: the state before the first step read.
-        resets: for each direction, where the decay counts as zero; or None.
+        a: the decays, float32 or bfloat16. Unsuitable sizes are padded, which copies every operand.
+        x: the addends, float32 or bfloat16.
+        h0: the state before the first step in reading order.
+        resets: for each direction, the steps where the decay counts as zero; or None.
         direction: "forward", "reverse" or "both".
-        chunks: the number of time chunks that a block reads side by side, 1, 2, 4 or 8; None for
+        chunks: the number of time chunks that a block reads in parallel, 1, 2, 4 or 8; None for
             `choose_chunks`.
-        interpret: the parameters of the interpreter of Mosaic GPU, to run on any platform, slowly.
+        interpret: the parameters of Mosaic GPU's interpreter, to run on any platform, slowly.
     """
     _, length, channels = a.shape
     parts, chunks = parts_of(direction), chunks or choose_chunks(a.shape, direction)
-    # Through padding with a = 1 and x = 0 the state passes unchanged, so it may be read first.
+    # Padding with a = 1 and x = 0 leaves the state unchanged, so it can come first in reading order.
     a, x = _padded(a, parts, chunks, 1.0), _padded(x, parts, chunks, 0.0)
     h0 = pad_channels(h0, parts, THREADS // chunks)
     grid = make_grid(a, x, direction, streams=2, chunks=chunks, interpret=interpret)
@@ -83,7 +86,7 @@ def backward(
     Float[Array, "batch length channels"],
     Float[Array, "batch channels"],
 ]:
-    """Return (da, dx, dh0) for the cotangent `dh` of h; see `forward` for the rest."""
+    """Return (da, dx, dh0) for the cotangent `dh` of h; the other arguments are as for `forward`."""
     _, length, channels = a.shape
     parts, chunks = parts_of(direction), chunks or choose_chunks(a.shape, direction)
     a, dh = _padded(a, parts, chunks, 1.0), _padded(dh, parts, chunks, 0.0)

@@ -1,4 +1,4 @@
-"""The launch of the GPU kernel: what goes in and out, shared memory, and the blocks' parts of the work."""
+"""The launch of the GPU kernel: operands, results, shared memory, and the work of each block."""
 
 from functools import partial
 
@@ -35,19 +35,19 @@ def call_kernel(
     Args:
         grid: the grid of the call.
         scan_pass: the arithmetic of the pass.
-        streams: a, x, and with `reverse_time` h; [batch, length, channels].
-        h0: the state before the first step read.
-        resets: for each direction, where the decay counts as zero; or None.
-        results: the types of what `scan_pass.results` returns.
+        streams: a, x, and h if `reverse_time`; each [batch, length, channels].
+        h0: the state before the first step in reading order.
+        resets: for each direction, the steps where the decay counts as zero; or None.
+        results: the dtypes of the values that `scan_pass.results` returns.
 
     Returns:
-        The results, [batch, length, channels], then with `reverse_time` the last state, [batch, channels].
+        The results, [batch, length, channels], and if `reverse_time` the last state, [batch, channels].
     """
     batch, length, channels = streams[0].shape
     chunked = (batch, grid.tiles * grid.chunks, grid.rows, channels)
     operands = [stream.reshape(chunked) for stream in streams]
     flags = [] if resets is None else [_pack_resets(grid, resets)]
-    # A state is given and returned once for every chunk, one element a thread.
+    # Each chunk gets and returns a copy of the state, one element per thread.
     states = (batch, grid.chunks, channels)
     start = jnp.broadcast_to(h0.astype(jnp.float32)[:, None], states)
     shapes = [jax.ShapeDtypeStruct(chunked, dtype) for dtype in results]
@@ -66,7 +66,7 @@ def call_kernel(
             **scratch,
         )
         row, column = jax.lax.axis_index("batch"), jax.lax.axis_index("channels")
-        # The directions are programs of their own, so the places of neighbouring rows are constants.
+        # Each direction is a separate program, so the offsets of neighbouring rows are constants.
         for part, direction in enumerate(directions):
             lanes = pl.ds(column * grid.channels, grid.channels)
             block = BlockIndices(row, row + part * batch, lanes, direction == "reverse")
@@ -80,8 +80,8 @@ def call_kernel(
         grid=(batch, channels // grid.channels),
         grid_names=("batch", "channels"),
         scratch_types=_scratch(grid, scan_pass, streams, with_flags=bool(flags), results=results),
-        # Where a barrier is needed the pass has one; the compiler would put two around every store. The
-        # semantics are named because JAX 0.11 changed which are the default.
+        # The pass has the barriers that it needs; the compiler would add two to every store. The semantics
+        # are explicit because JAX 0.11 changed the default.
         compiler_params=plgpu.CompilerParams(
             lowering_semantics=plgpu.LoweringSemantics.Lane, unsafe_no_auto_barriers=True
         ),
@@ -92,7 +92,7 @@ def call_kernel(
 
 
 def _scratch(grid, scan_pass, streams, *, with_flags, results):
-    """Return the shared memory of a block, by the names of `Refs`."""
+    """Return the shared memory of a block, by field of `Refs`."""
     tile = (grid.chunks, grid.rows, grid.channels)
     scratch = {
         "slots": [plgpu.SMEM((grid.slots, *tile), stream.dtype) for stream in streams],
@@ -112,9 +112,9 @@ def _scratch(grid, scan_pass, streams, *, with_flags, results):
 def _pack_resets(
     grid: GpuGrid, resets: tuple[Bool[Array, "batch length"], ...]
 ) -> Int[Array, "flags chunks words channels"]:
-    """Return int32 words of 32 reset flags, the same for all channels of a block.
+    """Return int32 words of 32 reset flags, repeated for all channels of a block.
 
-    Their shape is [directions * batch, chunks in all, words of a chunk, channels of a block].
+    Their shape is [directions * batch, all chunks, words of a chunk, channels of a block].
     """
     flags = pad_length(jnp.concatenate(resets), grid.chunks * WORD, False)
     flags = flags.reshape(flags.shape[0], -1, grid.words, 1, WORD).astype(jnp.uint32)

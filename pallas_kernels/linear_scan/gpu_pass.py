@@ -1,10 +1,13 @@
-"""A pass of a block of the GPU kernel along time: tiles in, states through the steps, tiles out.
+"""A pass of one block of the GPU kernel along time: read tiles, update the states, write tiles.
 
-No other block and no other warpgroup takes part in what a block does. Its 128 threads and the asynchronous
-copies are kept in step by: a barrier a slot, for tiles on their way in; `wait_smem_to_gmem`, for results on
-their way out; and `commit_smem` (a fence and a barrier of the warpgroup) before anything is read or copied
-that threads wrote, and before anything that they read is written or filled again. Every value has one
-element a thread, [chunks, channels]; a step loads one row of every chunk.
+A block works independently of other blocks and warpgroups. These synchronise its 128 threads and the
+asynchronous copies:
+- a barrier for each slot, for tiles that are copied in;
+- `wait_smem_to_gmem`, for results that are copied out;
+- `commit_smem` (a fence and a barrier of the warpgroup), before a read or a copy of memory that the threads
+  wrote, and before memory that they read is written or filled again.
+
+Every value has one element per thread, [chunks, channels]; a step loads one row of every chunk.
 """
 
 from collections.abc import Callable
@@ -18,9 +21,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.linear_scan.padding import round_up
 
-# A block is a warpgroup of 128 threads, `channels` of the model wide and `chunks` of time deep, so
-# channels * chunks = 128. One chunk is the plain case: every thread has a channel to itself. Where that
-# makes too few blocks to fill the chip, a block is narrower and its threads share the time instead.
+# A block is a warpgroup of 128 threads with channels * chunks = 128. With one chunk, every thread scans its
+# own channel. If that gives too few blocks to fill the chip, a block has fewer channels and more chunks.
 
 THREADS = 128
 WORD = 32
@@ -32,16 +34,16 @@ RESULT_SLOTS = 2
 
 
 class GpuGrid(NamedTuple):
-    """How a call is cut.
+    """The partition of a call into blocks and tiles.
 
     Attributes:
         direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
         channels: the number of channels of a block.
-        chunks: the number of time chunks of a tile, read side by side.
+        chunks: the number of time chunks of a tile, read in parallel.
         rows: the number of time steps of a chunk; a tile is `chunks * rows` steps.
         tiles: the number of tiles along time.
         slots: the number of tiles of each operand in shared memory.
-        interpret: the argument of `plgpu.kernel` of this name.
+        interpret: the argument `interpret` of `plgpu.kernel`.
     """
 
     direction: str
@@ -54,22 +56,22 @@ class GpuGrid(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Words of reset flags of a chunk."""
+        """The number of reset flag words of a chunk."""
         return self.rows // WORD
 
     @property
     def lanes(self) -> tuple[int, int]:
-        """The shape of a value that has one element a thread."""
+        """The shape of a value with one element per thread."""
         return (self.chunks, self.channels)
 
 
 def parts_of(direction: str) -> int:
-    """Return into how many parts a direction cuts the channels."""
+    """Return the number of parts into which a direction cuts the channels."""
     return 2 if direction == "both" else 1
 
 
 def count_blocks(shape: tuple[int, ...], direction: str, chunks: int) -> int:
-    """Return the blocks of a call: each batch row's channels, so many at a time."""
+    """Return the number of blocks of a call."""
     batch, _, channels = shape
     parts = parts_of(direction)
     width = THREADS // chunks
@@ -77,12 +79,13 @@ def count_blocks(shape: tuple[int, ...], direction: str, chunks: int) -> int:
 
 
 def choose_chunks(shape: tuple[int, ...], direction: str) -> int:
-    """Return how many time chunks a block reads side by side: 1, 2, 4 or 8.
+    """Return the number of time chunks that a block reads in parallel: 1, 2, 4 or 8.
 
-    Chunks are doubled, and the channels of a block halved, for as long as all blocks still run at once, one
-    on each of `MULTIPROCESSORS` (an H100's or H200's), and a chunk has a word of reset flags. A batch that
-    fills the chip with one chunk a block keeps that: a chunked block does its arithmetic twice. A row of a
-    tile is never less than 16 channels: 32 bytes of bfloat16 are the unit in which memory is read.
+    The rule doubles the chunks, and halves the channels of a block, while all blocks run at once, one on
+    each of `MULTIPROCESSORS` (of an H100 or H200), and a chunk has at least one word of reset flags. A
+    batch that fills the chip with one chunk per block keeps one chunk, because a chunked block does its
+    arithmetic twice. A row of a tile has at least 16 channels: memory is read in units of 32 bytes, which
+    are 16 bfloat16 values.
     """
     chunks = 1
     while (
@@ -105,9 +108,9 @@ def make_grid(
 ) -> GpuGrid:
     """Return the grid of a pass that reads `streams` padded operands like `a` and `x`.
 
-    Tiles are as long as divide the sequence, up to `TILE_BYTES`, and together `BYTES_IN_FLIGHT`: a
-    multiprocessor wants some 35 KiB under way to be served at full speed. Where there are more blocks than
-    multiprocessors both are halved, so two blocks share one.
+    A tile has the largest length up to `TILE_BYTES` that divides the sequence. All slots together take up
+    to `BYTES_IN_FLIGHT`: a multiprocessor needs about 35 KiB in flight for full bandwidth. If there are
+    more blocks than multiprocessors, both limits are halved, so two blocks share a multiprocessor.
     """
     item = jnp.promote_types(a.dtype, x.dtype).itemsize
     length, channels = a.shape[1], THREADS // chunks
@@ -123,14 +126,14 @@ UNROLLED = 8
 
 
 class Pass(NamedTuple):
-    """What a pass computes; all values are float32.
+    """The computation of a pass; all values are float32.
 
     Attributes:
-        reverse_time: whether the pass visits time in the reverse of the reading order, as for gradients; it
-            then needs h of the step read before.
+        reverse_time: whether the pass visits time against the reading order, as for gradients; it then
+            needs h of the previous step in reading order.
         advance: (state, decay, new) -> state after the step, affine in the state with slope `decay`.
-        results: (state before the step, state after it, new, h of the step read before, clear) -> what is
-            written, `clear` being the function that puts zero where the step is a reset.
+        results: (state before the step, state after it, new, h of the previous step in reading order,
+            clear) -> the values to write. `clear` is a function that sets a value to zero at resets.
     """
 
     reverse_time: bool
@@ -139,7 +142,7 @@ class Pass(NamedTuple):
 
 
 class BlockIndices(NamedTuple):
-    """The indices of the part of the arrays that a block computes.
+    """The part of the arrays that a block computes.
 
     Attributes:
         row: the row of the batch.
@@ -155,14 +158,14 @@ class BlockIndices(NamedTuple):
 
 
 class Refs(NamedTuple):
-    """Memory, global and shared: [batch, chunks, rows, channels], and [slots, chunks, rows, channels].
+    """Global memory, [batch, chunks, rows, channels], and shared memory, [slots, chunks, rows, channels].
 
     Attributes:
-        streams: the sequences a, x, and with `reverse_time` h.
-        flags: the words of reset flags in place of rows, or None.
-        start: the state before the first step, [batch, chunks, channels]; the same for every chunk.
-        results: the sequences that are written.
-        end: the state after the last step with `reverse_time`, of the shape of `start`; else None.
+        streams: the sequences a, x, and h if `reverse_time`.
+        flags: the words of reset flags, with words instead of rows; or None.
+        start: the state before the first step, [batch, chunks, channels]; equal for every chunk.
+        results: the sequences that the pass writes.
+        end: the state after the last step if `reverse_time`, of the shape of `start`; else None.
         slots: the tiles of `streams` in shared memory.
         result_slots: the tiles of `results` in shared memory.
         barriers: the barrier of each slot, for the copies that fill it.
@@ -185,7 +188,7 @@ class Refs(NamedTuple):
 
 
 def run_pass(grid: GpuGrid, scan_pass: Pass, refs: Refs, block: BlockIndices) -> None:
-    """Take a block's channels through all tiles."""
+    """Scan the channels of a block over all tiles."""
     row, _, lanes, reverse = block
     descending = reverse != scan_pass.reverse_time
 
@@ -252,20 +255,20 @@ def run_pass(grid: GpuGrid, scan_pass: Pass, refs: Refs, block: BlockIndices) ->
 
 
 def _laid_out(grid, value):
-    """Give the compiler the layout of what a loop carries; the interpreter has no layouts."""
+    """Set the layout of a loop's carry for the compiler; the interpreter has no layouts."""
     if grid.interpret is not None:
         return value
     return plgpu.layout_cast(value, plgpu.Layout.WG_STRIDED(grid.lanes, 1))
 
 
 def _identity_transfer(grid):
-    """Return the transfer (P, H) of a chunk that changes nothing: 1 h + 0."""
+    """Return the transfer (P, H) that leaves a state unchanged: 1 h + 0."""
     one, zero = jnp.ones(grid.lanes, jnp.float32), jnp.zeros(grid.lanes, jnp.float32)
     return _laid_out(grid, one), _laid_out(grid, zero)
 
 
 def _for_each_group(grid, descending, function, carry):
-    """Run `function(first row, whether it is the last group, carry)` over groups of a chunk's rows."""
+    """Run `carry = function(first row, is last group, carry)` over the groups of rows of a chunk."""
     groups = grid.rows // UNROLLED
 
     def group(index, carry):
@@ -276,7 +279,7 @@ def _for_each_group(grid, descending, function, carry):
 
 
 def _steps(refs, slot, descending, first):
-    """Return (row, decay, new, clear) of each step of a group, in the order of the pass."""
+    """Return (row, decay, new, clear) for each step of a group, in the order of the pass."""
     word = None if refs.flags is None else refs.flag_slots[slot, :, jax.lax.div(first, WORD)]
 
     def step(t):
@@ -293,10 +296,10 @@ def _steps(refs, slot, descending, first):
 
 
 def _h_prevs(h, slot, first, is_last, reverse):
-    """Return h of the step read before each step of a group, in the order of a pass in reverse time.
+    """Return h of the step before each step of a group, for a pass in reverse time.
 
-    The one of the last step is in the next group. In a chunk's last group it is outside of the chunk, and
-    what is returned has no meaning; whether it is inside is returned last.
+    The last of these h is in the next group. In the last group of a chunk it is outside the chunk, and its
+    value is arbitrary. The last item returned is whether it is inside the chunk.
     """
     if reverse:
         rows, beyond = [first + k + 1 for k in range(UNROLLED - 1)], first + UNROLLED
@@ -307,14 +310,14 @@ def _h_prevs(h, slot, first, is_last, reverse):
 
 
 def _border(grid, reverse):
-    """Return the row of a chunk that the next chunk, in reading order, reads before its first."""
+    """Return the last row of a chunk in reading order."""
     return 0 if reverse else grid.rows - 1
 
 
 def _load_outside(grid, refs, block, tile):
-    """Return h at the borders of the chunks of the tile that is read before `tile`; h0 if there is none.
+    """Return h at the borders of the chunks of the tile before `tile` in reading order, or h0.
 
-    Only that of the one chunk which touches `tile` is of use; all threads do the same.
+    Only the chunk next to `tile` needs its value; the other threads load one so all do the same.
     """
     is_first = tile == (grid.tiles - 1 if block.reverse else 0)
     other = jnp.where(is_first, tile, tile + 1 if block.reverse else tile - 1)
@@ -324,14 +327,14 @@ def _load_outside(grid, refs, block, tile):
 
 
 def _store_chunk_edges(grid, refs, slot, outside, reverse):
-    """Store h at the chunks' borders so that each chunk finds that of the chunk before one row further."""
+    """Store h at the borders of the chunks; one row further on is the border of the chunk before."""
     own = refs.slots[2][slot, :, _border(grid, reverse)].astype(jnp.float32)
     refs.edges[pl.ds(0 if reverse else grid.chunks, grid.chunks)] = own
     refs.edges[pl.ds(grid.chunks if reverse else 0, grid.chunks)] = outside
 
 
 def _store_chunk_transfers(grid, scan_pass, refs, steps, descending):
-    """Compute each chunk's transfer of the state that enters it, h -> P h + H, and store it for all."""
+    """Compute the transfer h -> P h + H of each chunk, and store it for all threads."""
 
     def transfer(first, is_last, carried):
         product, state = carried
@@ -345,11 +348,11 @@ def _store_chunk_transfers(grid, scan_pass, refs, steps, descending):
 
 
 def _entering_states(grid, refs, carry, descending):
-    """Return the state that enters each chunk, and the state that leaves the tile, known to all.
+    """Return the state that enters each chunk, and the state that leaves the tile, on all threads.
 
-    On either side of the transfers are as many identities. So the thread of chunk k finds in the rows from
-    k + 1 on first identities and then the chunks before its own, and in those from k + chunks on its own,
-    those after it, and identities again: all threads read as many rows, each from its own view.
+    The transfers have `chunks` identities on both sides. So every thread reads the same number of rows. The
+    thread of chunk k reads from row k + 1 identities and then the chunks before its own, and from row
+    k + chunks its own chunk, the chunks after it, and identities.
     """
     chunks = grid.chunks
 

@@ -1,11 +1,11 @@
-"""Padding of calls whose sizes a kernel's tiles do not fit; it costs a copy of every operand."""
+"""Padding to the sizes of a kernel's tiles; it copies every operand."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
 
 def round_up(size: int, unit: int) -> int:
-    """Return the smallest multiple of `unit` that is not below `size`."""
+    """Return the smallest multiple of `unit` that is at least `size`."""
     return -(-size // unit) * unit
 
 
@@ -21,7 +21,7 @@ def pad_channels(values: Array, halves: int, unit: int) -> Array:
 
 
 def crop_channels(values: Array, halves: int, channels: int) -> Array:
-    """Undo `pad_channels`: return the values without its padding, of `channels` in all."""
+    """Undo `pad_channels`: return `channels` channels without the padding."""
     if values.shape[-1] == channels:
         return values
     parts = values.reshape(*values.shape[:-1], halves, -1)[..., : channels // halves]
@@ -29,7 +29,7 @@ def crop_channels(values: Array, halves: int, channels: int) -> Array:
 
 
 def pad_length(values: Array, unit: int, fill: Array | float | bool) -> Array:
-    """Pad axis 1 at its end to a multiple of `unit` with `fill`, which broadcasts against one time step."""
+    """Pad the end of axis 1 to a multiple of `unit` with `fill`, which broadcasts against one time step."""
     batch, length, *rest = values.shape
     padding = round_up(length, unit) - length
     if not padding:

@@ -1,19 +1,19 @@
-"""linear_scan for TPUs, in Mosaic: time chunks on the sublanes, three and five memory accesses an element.
+"""linear_scan for TPUs, in Mosaic: time chunks on the sublanes, three and five memory accesses per element.
 
-The arrays stay [batch, length, channels]; a grid step holds a block of rows in time of some channels. On a
-TPU 8 neighbouring rows of 128 channels share a register, and a recurrence along them uses an eighth of it.
-So each block is cut into 8 chunks of time that run side by side: a load with a stride of one chunk brings
-row t of every chunk into one register. A first pass finds what each chunk does to the state that enters
-it, h -> P h + H (Blelloch 1990, section 1.4); three shifted steps over the 8 sublanes and the state carried
-from the block before give the state that enters each chunk; a second pass computes every h from it.
+The arrays stay [batch, length, channels]; a grid step holds a block of time steps of some channels. On a
+TPU, 8 neighbouring rows of 128 channels share a register, so a recurrence along them uses an eighth of it.
+So each block is cut into 8 time chunks that run in parallel. A load with a stride of one chunk brings row t
+of every chunk into one register. A first pass computes the effect of each chunk on the state that enters
+it, h -> P h + H (Blelloch 1990, section 1.4). Three shifted steps over the 8 sublanes, and the state of the
+block before, give the state that enters each chunk. A second pass computes every h from it.
 
-A stride that is a multiple of 8 rows would ask one memory bank for several rows at once. Therefore the
-block is first copied, as float32, to scratch memory in which each chunk has one row more: an odd stride
-costs one load. The reset flags of 16 rows are the bits of one scalar and take no vector memory.
+A stride of a multiple of 8 rows would load several rows from one memory bank. So the kernel first copies the
+block, as float32, to scratch memory with one more row per chunk: an odd stride costs one load. The reset
+flags of 16 rows are the bits of one scalar and take no vector memory.
 
-The gradient is the same recurrence read the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = g, da[t] =
-g[t] h[t-1] (Martin and Cundy 2018, section 2.2), in one kernel. What it carries is a[t] g[t], so a is
-not shifted; of h it also reads 16 rows of the neighbouring block.
+The gradient is the same recurrence in the other direction, g[t] = dh[t] + a[t+1] g[t+1], dx = g,
+da[t] = g[t] h[t-1] (Martin and Cundy 2018, section 2.2), in one kernel. It carries a[t] g[t], so a is not
+shifted. It also reads 16 rows of h of the neighbouring block.
 """
 
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ from pallas_kernels.linear_scan.tpu_chunks import (
 
 
 def suits(shape: tuple[int, ...], direction: str) -> bool:
-    """Return whether a call needs no padding: length and each direction's channels are multiples of 128."""
+    """Return whether a call needs no padding: length and channels per direction are multiples of 128."""
     _, length, channels = shape
     return length % LENGTH_UNIT == 0 and channels % _channels_unit(direction) == 0
 
@@ -54,17 +54,16 @@ def forward(
     """Return h in the type of `x`.
 
     Args:
-        a: the decays, float32 or bfloat16; sizes that do not suit are padded, at the cost of a copy of
-            every operand.
-        x: the addends, of the types of `a`.
-        h0: the state before the first step read.
-        resets: for each direction, where the decay counts as zero; or None.
+        a: the decays, float32 or bfloat16. Unsuitable sizes are padded, which copies every operand.
+        x: the addends, float32 or bfloat16.
+        h0: the state before the first step in reading order.
+        resets: for each direction, the steps where the decay counts as zero; or None.
         direction: "forward", "reverse" or "both".
-        interpret: whether to run in the TPU interpreter, on any platform, slowly; or its parameters.
+        interpret: whether to run in the TPU interpreter, slowly, on any platform; or its parameters.
     """
     _, length, channels = a.shape
     halves = 2 if direction == "both" else 1
-    # Through padding with a = 1 and x = 0 the state passes unchanged, so it may be read first.
+    # Padding with a = 1 and x = 0 leaves the state unchanged, so it can come first in reading order.
     a, x, h0 = _padded(a, halves, 1.0), _padded(x, halves, 0.0), pad_channels(h0, halves, LANES)
     grid = make_grid(a.shape, jnp.promote_types(a.dtype, x.dtype), direction, interpret)
     (h,) = call_kernel(
@@ -93,7 +92,7 @@ def backward(
     Float[Array, "batch length channels"],
     Float[Array, "batch channels"],
 ]:
-    """Return (da, dx, dh0) for the cotangent `dh` of h; see `forward` for the rest."""
+    """Return (da, dx, dh0) for the cotangent `dh` of h; the other arguments are as for `forward`."""
     _, length, channels = a.shape
     halves = 2 if direction == "both" else 1
     a, dh, h0 = _padded(a, halves, 1.0), _padded(dh, halves, 0.0), pad_channels(h0, halves, LANES)
@@ -124,7 +123,7 @@ def _padded(values, halves, fill):
 
 
 def _copy_in(grid, ref, lanes, scratch, *, bits_ref=None, offset=0):
-    """Copy channels of a block to scratch memory as float32, zero where the row's bit is set."""
+    """Copy channels of a block to scratch memory as float32, with zeros where the row's bit is set."""
 
     def copy(tile, scratch_row, carried):
         mask = not_reset_mask(bits_ref, tile)
@@ -137,7 +136,7 @@ def _copy_in(grid, ref, lanes, scratch, *, bits_ref=None, offset=0):
 
 
 def _copy_out(grid, scratch, lanes, ref, *, bits_ref=None):
-    """Copy scratch memory to channels of a block, zero where the row's bit is set."""
+    """Copy scratch memory to channels of a block, with zeros where the row's bit is set."""
 
     def copy(tile, scratch_row, carried):
         mask = not_reset_mask(bits_ref, tile)
@@ -150,7 +149,7 @@ def _copy_out(grid, scratch, lanes, ref, *, bits_ref=None):
 
 
 def _entering(grid, initial, carry_ref, first):
-    """Return the state that enters the block: `initial`, or the state that left the block before it."""
+    """Return the state that enters the block: `initial`, or the last state of the block before it."""
     return [
         jnp.where(pl.program_id(2) == 0, initial[k], carry_ref[first + k]) for k in range(grid.interleaved)
     ]
@@ -174,8 +173,8 @@ def _backward_kernel(grid, bits_ref, inputs, outputs, scratch, *, reverse):
     a_ref, h_ref, edge_ref, dh_ref, h0_ref = inputs
     da_ref, dx_ref, dh0_ref = outputs
     carry_ref, a_rows, g_rows, h_prev_rows = scratch
-    # Where the sequence is read forward, h[t-1] of step t is in row t of its chunk, below h[-1]; where it
-    # is read in reverse, h[t+1] is in row t + 1, and the row after the chunk holds the next one's first.
+    # Forward, h[t-1] of step t is in row t of its chunk, below h[-1]. In reverse, h[t+1] is in row t + 1,
+    # and the row after the chunk holds the first row of the next chunk.
     shift = 0 if reverse else 1
     last_step = pl.program_id(2) == grid.row_blocks - 1
     for first, lanes in channel_groups(grid):

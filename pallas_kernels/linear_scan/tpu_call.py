@@ -1,4 +1,4 @@
-"""How linear_scan is cut into the grid steps of a TPU kernel, and the call itself. See `tpu`."""
+"""The partition of linear_scan into the grid steps of a TPU kernel, and the call. See `tpu`."""
 
 import functools
 import math
@@ -22,11 +22,11 @@ MAX_INTERLEAVED = 4
 
 
 Interpret = bool | pltpu.InterpretParams
-"""Whether to run in the TPU interpreter, on any platform; or the parameters of the interpreter."""
+"""Whether to run in the TPU interpreter, on any platform; or the interpreter's parameters."""
 
 
 class TpuGrid(NamedTuple):
-    """How a call is cut into grid steps; all static.
+    """The partition of a call into grid steps; all values are static.
 
     Attributes:
         direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
@@ -46,17 +46,17 @@ class TpuGrid(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """Time steps of a chunk."""
+        """The number of time steps of a chunk."""
         return self.rows // CHUNKS
 
     @property
     def stride(self) -> int:
-        """Rows of scratch memory from a chunk to the next; odd."""
+        """The number of rows of scratch memory from one chunk to the next; odd."""
         return self.chunk + 1
 
     @property
     def interleaved(self) -> int:
-        """Groups of channels that run side by side, to fill the latency of the arithmetic."""
+        """The number of channel groups that run in parallel, to hide the latency of the arithmetic."""
         return max(n for n in range(1, MAX_INTERLEAVED + 1) if self.columns % n == 0)
 
 
@@ -110,19 +110,19 @@ def call_kernel(
 ) -> list[jax.Array]:
     """Run kernel(grid, bits_ref, inputs, outputs, scratch, reverse=...) over the grid; return its results.
 
-    Operands and results are of these kinds: "block" [batch, length, channels]; "edge", of such an array
-    the 16 rows beside the block, on the side from which the recurrence comes; "row" [batch, channels];
-    "boundary" [batch, row blocks, 8, channels], a row for each chunk; "channel" [channels].
+    Kinds of operands and results: "block" [batch, length, channels]; "edge", the 16 rows next to the block
+    in such an array, on the side that the recurrence comes from; "row" [batch, channels]; "boundary"
+    [batch, row blocks, 8, channels], a row for each chunk; "channel" [channels].
 
     Args:
         grid: the grid of the call.
-        kernel: the body of a grid step; its first scratch array is what it carries from block to block.
+        kernel: the body of a grid step; its first scratch array is the carry from block to block.
         bits: the words of `pack_resets`.
         operands: the (kind, array) of each operand.
-        results: the (kind, type) of each result.
+        results: the (kind, dtype) of each result.
         scratch_arrays: the number of copies of a block that the kernel needs in scratch memory.
-        reverse_time: whether time blocks are visited in the reverse of the reading order, as for gradients.
-        transcendentals: the number of functions such as tanh that are computed for an element.
+        reverse_time: whether time blocks are visited against the reading order, as for gradients.
+        transcendentals: the number of functions such as tanh that the kernel computes per element.
     """
     batch, length, channels = operands[0][1].shape
 
@@ -136,7 +136,7 @@ def call_kernel(
         return jnp.where(from_the_end, grid.row_blocks - 1 - step, step)
 
     def edge_block(row, column, step):
-        # At the end there are none, and the kernel does not look.
+        # At the end there are no such rows, and the kernel does not read them.
         block, tiles = row_block(column, step), grid.rows // TILE
         beside = jnp.where(is_reverse(column), (block + 1) * tiles, block * tiles - 1)
         return row, jnp.clip(beside, 0, grid.row_blocks * tiles - 1), column

@@ -1,7 +1,7 @@
-"""The parts of the TPU kernels: a block's copy in scratch memory, and its 8 chunks side by side.
+"""Parts of the TPU kernels: the copy of a block in scratch memory, and its 8 parallel chunks.
 
-See `tpu` for the algorithm. A block of `chunk` * 8 time steps is in scratch memory with `chunk` + 1 rows
-from chunk to chunk, as float32; step t of all chunks is then one strided load.
+See `tpu` for the algorithm. Scratch memory holds a block of `chunk` * 8 time steps as float32, with
+`chunk` + 1 rows from chunk to chunk. So one strided load gives step t of all chunks.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,21 @@ TILES_UNROLLED = 4
 
 
 def channel_groups(grid):
-    """Yield (first group of channels, slices of its channels) for the groups that run side by side."""
+    """Yield (first channel group, channel slices) for each set of groups that run in parallel."""
     for first in range(0, grid.columns, grid.interleaved):
         yield first, [pl.ds((first + k) * LANES, LANES) for k in range(grid.interleaved)]
 
 
 def rows_of(tile):
-    """Return the rows of a tile in its block."""
+    """Return the rows of a tile in a block."""
     return pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
 
 
 def for_each_tile(rows: int, body: Callable[..., Any], carried: Any = 0) -> Any:
     """Run carried = body(tile, row of the scratch memory, carried) for every 16 rows of a block.
 
-    Chunk by chunk, the tiles of a chunk at fixed distances: else most of the time goes into addresses.
+    The loop runs chunk by chunk, with the tiles of a chunk at fixed offsets. Otherwise the computation of
+    addresses would take most of the time.
     """
     tiles = rows // CHUNKS // TILE
 
@@ -47,12 +48,12 @@ def for_each_tile(rows: int, body: Callable[..., Any], carried: Any = 0) -> Any:
 
 
 def chunks_unrolled(rows: int) -> int:
-    """Return for how many chunks of a block a turn of `for_each_tile` is: such that it has 4 tiles."""
+    """Return the number of chunks that one iteration of `for_each_tile` processes, for 4 tiles."""
     return max(1, TILES_UNROLLED * CHUNKS * TILE // rows)
 
 
 def not_reset_mask(bits_ref, tile):
-    """Return a [16, 128] mask that is false where the bit of the row is set; None if there are no bits."""
+    """Return a [16, 128] mask that is false where the bit of the row is set, or None without bits."""
     if bits_ref is None:
         return None
     bit = jnp.left_shift(1, jax.lax.broadcasted_iota(jnp.int32, (TILE, LANES), 0))
@@ -60,12 +61,12 @@ def not_reset_mask(bits_ref, tile):
 
 
 def zero_at_resets(mask, value):
-    """Return `value`, zero where the mask is false."""
+    """Set `value` to zero where the mask is false."""
     return value if mask is None else jnp.where(mask, value, 0.0)
 
 
 def at_step(step, stride):
-    """Rows of scratch memory that hold this step of every chunk."""
+    """Return the rows of scratch memory that hold `step` of every chunk."""
     return pl.ds(step, CHUNKS, stride=stride)
 
 
@@ -75,8 +76,8 @@ def for_each_step(chunk, reverse, body, carried):
     turns = chunk // unrolled
 
     def turn(count, carried):
-        # One address with fixed distances, also backwards. Otherwise the compiler cannot prove that a step
-        # does not store what the next one loads, and makes it wait.
+        # One address with fixed offsets, also in reverse. Otherwise the compiler cannot prove that a step
+        # does not store what the next step loads, and makes it wait.
         base = (turns - 1 - count if reverse else count) * unrolled
         for step in range(unrolled):
             carried = body(base + (unrolled - 1 - step if reverse else step), carried)
@@ -86,10 +87,10 @@ def for_each_step(chunk, reverse, body, carried):
 
 
 def entering_states(ends, carry, reverse):
-    """Return the state that enters each chunk, and the one that leaves the block.
+    """Return the state that enters each chunk, and the state that leaves the block.
 
     Args:
-        ends: (H, P), each [8, 128]: chunk i takes the state h that enters it to P h + H.
+        ends: (H, P), each [8, 128]: chunk i maps the state h that enters it to P h + H.
         carry: the state that enters the block, the same on all 8 rows.
         reverse: whether the chunks are read from the last one.
     """
@@ -112,17 +113,17 @@ def entering_states(ends, carry, reverse):
 
 
 def scan_rows(grid, a_rows, x_rows, entering, *, reverse):
-    """Replace x of a block in scratch memory by the states h.
+    """Replace x of a block in scratch memory with the states h.
 
     Args:
         grid: the grid of the call.
         a_rows: the decays, zero at resets, in scratch memory [groups, rows, 128].
-        x_rows: the addends x, in scratch memory of that shape.
-        entering: for each group, the state that enters the block, on [8, 128].
+        x_rows: the addends x, in scratch memory of the same shape.
+        entering: for each group, the state that enters the block, broadcast to [8, 128].
         reverse: whether the block is read from its end.
 
     Returns:
-        For each group the states that enter the chunks [8, 128], and the one that leaves the block.
+        For each group, the states that enter the chunks, [8, 128], and the state that leaves the block.
     """
     groups = range(len(entering))
 
@@ -140,9 +141,9 @@ def scan_rows(grid, a_rows, x_rows, entering, *, reverse):
 
 
 def scan_rows_from(grid, a_rows, x_rows, chunk_h0, *, reverse, offset=0):
-    """Replace x by the states where the states that enter the chunks are known.
+    """Replace x with the states, from the states that enter the chunks.
 
-    As `scan_rows`, with x `offset` rows further down in scratch memory.
+    The arguments are as for `scan_rows`, with x `offset` rows further down in scratch memory.
     """
     groups = range(len(chunk_h0))
 
@@ -157,20 +158,20 @@ def scan_rows_from(grid, a_rows, x_rows, chunk_h0, *, reverse, offset=0):
 
 
 def gradient_rows(grid, a_rows, g_rows, h_prev_rows, entering, *, reverse, shift):
-    """Replace the cotangents of a block's states by those of x, and the decays by their gradients.
+    """Replace the cotangents of a block's states with those of x, and the decays with their gradients.
 
     Args:
         grid: the grid of the call.
         a_rows: the decays, zero at resets, in scratch memory [groups, rows, 128].
-        g_rows: the cotangents of the states, in scratch memory of that shape.
-        h_prev_rows: the state before step t of a chunk in row t + 1 - `shift`, in scratch memory of that
-            shape.
-        entering: for each group, a[t+1] g[t+1] at the block's end, on [8, 128].
-        reverse: whether the recurrence reads the block from its end; the gradient is read the other way.
+        g_rows: the cotangents of the states, in scratch memory of the same shape.
+        h_prev_rows: the state before step t of a chunk in row t + 1 - `shift`, in scratch memory of the
+            same shape.
+        entering: for each group, a[t+1] g[t+1] at the end of the block, broadcast to [8, 128].
+        reverse: whether the recurrence reads the block from its end; the gradient reads the other way.
         shift: 0 or 1.
 
     Returns:
-        For each group a[t] g[t] at the block's beginning, on [8, 128].
+        For each group, a[t] g[t] at the start of the block, broadcast to [8, 128].
     """
     groups = range(len(entering))
 
@@ -197,7 +198,7 @@ def gradient_rows(grid, a_rows, g_rows, h_prev_rows, entering, *, reverse, shift
 
 
 def _chunk_h0(grid, transfer, entering, reverse):
-    """Return, for each group, the state that enters each chunk and the one that leaves the block."""
+    """Return, for each group, the state that enters each chunk and the state that leaves the block."""
     identity = (jnp.zeros((CHUNKS, LANES), jnp.float32), jnp.ones((CHUNKS, LANES), jnp.float32))
     ends = for_each_step(grid.chunk, reverse, transfer, [identity] * len(entering))
     pairs = [entering_states(end, carry, reverse) for end, carry in zip(ends, entering, strict=True)]

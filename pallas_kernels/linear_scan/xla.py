@@ -1,11 +1,11 @@
-"""linear_scan in plain XLA: a loop over time on CPU, a parallel prefix elsewhere.
+"""linear_scan in plain XLA: a loop over time on CPU, a parallel prefix on other platforms.
 
-On CPU the loop reads and writes the [batch, length, channels] arrays where they are, a time step at a
-time: `python -m benchmarks.scan` sets it beside an elementwise product of the same arrays. A `lax.scan`
-over time moves the time axis to the front and back, which costs more than the recurrence. On accelerators
-a loop of thousands of tiny steps leaves the device idle, and the parallel prefix (Blelloch 1990) wins
-although it moves more bytes. The choice is made when a program is lowered, so a program compiled
-ahead of time gets what its own platform needs.
+On CPU, the loop reads and writes the [batch, length, channels] arrays in place, one time step at a time.
+`python -m benchmarks.scan` compares it with an elementwise product of the same arrays. A `lax.scan` over
+time moves the time axis to the front and back, which costs more than the recurrence. On accelerators, a
+loop of thousands of tiny steps leaves the device idle, and the parallel prefix (Blelloch 1990) is faster
+although it moves more bytes. Lowering makes the choice, so a program compiled ahead of time gets the
+implementation for its target platform.
 """
 
 from typing import NamedTuple
@@ -22,14 +22,14 @@ Resets = tuple[Bool[Array, "batch length"], ...] | None
 
 
 def forward(a: Sequence, x: Sequence, h0: State, *, resets: Resets, direction: str) -> Sequence:
-    """Return h of shape [batch, length, channels] in the type of `x`; carry in float32.
+    """Return h of shape [batch, length, channels] in the dtype of `x`; the carry is float32.
 
     Args:
         a: the decays.
         x: the addends.
-        h0: the state before the first step read.
-        resets: for each direction, where the decay counts as zero; or None.
-        direction: "forward", "reverse", or "both": the second half of the channels in reverse.
+        h0: the state before the first step in reading order.
+        resets: for each direction, the steps where the decay counts as zero; or None.
+        direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
     """
     parts = _parts(a.shape[-1], resets, direction)
     return jax.lax.platform_dependent(
@@ -44,7 +44,7 @@ def forward(a: Sequence, x: Sequence, h0: State, *, resets: Resets, direction: s
 def backward(
     a: Sequence, h: Sequence, h0: State, dh: Sequence, *, resets: Resets, direction: str
 ) -> tuple[Sequence, Sequence, State]:
-    """Return (da, dx, dh0) for the cotangent `dh` of h; dx has the type of h."""
+    """Return (da, dx, dh0) for the cotangent `dh` of h; dx has the dtype of h."""
     parts = _parts(a.shape[-1], resets, direction)
     return jax.lax.platform_dependent(
         a,
@@ -61,7 +61,7 @@ class _Part(NamedTuple):
 
     Attributes:
         channels: the slice of the channels.
-        reset: where the decay counts as zero; nowhere if None.
+        reset: the steps where the decay counts as zero; None without resets.
         reverse: whether the sequence is read from its end.
     """
 
@@ -100,7 +100,7 @@ def _zero_at_reset(
 def _forward_loop(parts: list[_Part], a: Sequence, x: Sequence, h0: State) -> Sequence:
     length = a.shape[1]
     h = jnp.zeros_like(x)
-    # A loop a direction: two directions in the body of one loop take up to half as long again.
+    # One loop per direction: both directions in the body of one loop take up to 1.5 times as long.
     for part in parts:
 
         def step(count, carried, part=part):
@@ -125,7 +125,7 @@ def _backward_loop(
             state, da, dx = carried
             t = count if part.reverse else length - 1 - count
             gradient = _step_of(dh, t, part) + state
-            # At the first step read this is h[0] for h0; it is corrected below, outside of the loop.
+            # At the first step this reads h[0] instead of h0; the code after the loop corrects it.
             previous = jnp.clip(t + 1 if part.reverse else t - 1, 0, length - 1)
             da = _put_step(da, _zero_at_reset(gradient * _step_of(h, previous, part), part, t), t, part)
             dx = _put_step(dx, gradient, t, part)
@@ -175,7 +175,7 @@ def _zero_at_resets(values: Sequence, part: _Part) -> Sequence:
 
 
 def _prefix(a: Sequence, x: Sequence, h0: State, reverse: bool) -> Sequence:
-    """Return h in float32 by a parallel prefix over (a, x) pairs."""
+    """Return h in float32, with a parallel prefix over (a, x) pairs."""
     first = -1 if reverse else 0
     x = x.at[:, first].add(a[:, first] * h0.astype(jnp.float32))
     _, h = jax.lax.associative_scan(_combine, (a, x), axis=1, reverse=reverse)
@@ -183,7 +183,7 @@ def _prefix(a: Sequence, x: Sequence, h0: State, reverse: bool) -> Sequence:
 
 
 def _previous(y: Sequence, first: State, reverse: bool) -> Sequence:
-    """y[t-1] at t in reading order, with `first` before the first step read."""
+    """Return y[t-1] at each t in reading order, and `first` at the first step."""
     first = first[:, None].astype(y.dtype)
     if reverse:
         return jnp.concatenate([y[:, 1:], first], axis=1)

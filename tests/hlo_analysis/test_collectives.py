@@ -87,7 +87,7 @@ def test_fused_collectives_count_once_with_their_kind():
         ("all-reduce", "fsdp", 4, 1, 200),
         ("all-reduce", "fsdp", 4, 1, 200),
     ]
-    # The gradient and its shard, the parameter and its gathered copy, the concurrent work, both all-reduces.
+    # The gradient and its shard, the parameter and its gathered copy, the other work, both all-reduces.
     assert costs.traffic_bytes == (1600 + 400) + (400 + 1600) + 2 * 200 + 2 * 400
 
 
