@@ -1,4 +1,4 @@
-"""The gated delta rule, differentiable, in either direction or in both."""
+"""The gated delta rule, differentiable, forward, in reverse or both."""
 
 from pallas_kernels.gated_delta_rule.gated_delta_rule import gated_delta_rule
 from pallas_kernels.matrix_state.layout import DIRECTIONS, IMPLEMENTATIONS

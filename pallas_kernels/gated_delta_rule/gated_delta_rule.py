@@ -34,31 +34,33 @@ def gated_delta_rule(
         S_t = S~_t + beta_t k_t (v_t - k_t S~_t)
         o_t = q_t S_t
 
-    With g of one number for each channel of the keys it is Kimi Delta Attention (Kimi Team 2025, eq. 1):
+    If g has one number for each channel of the keys, this is Kimi Delta Attention (Kimi Team 2025, eq. 1):
     S~_t = diag(exp(g_t)) S_{t-1}.
 
-    The sequence is read in chunks of matrix products, whose operands have the type of v and whose sums are
-    float32; decays, the inverse of a chunk's triangular matrix and the state are float32. The derivative
-    keeps the arguments alone: it computes the states between chunks again, and each chunk from its state.
+    The operation reads the sequence in chunks of matrix products. Their operands have the dtype of v, and
+    their sums are float32. Decays, the inverse of a chunk's triangular matrix and the state are float32.
+    The derivative keeps only the arguments: it recomputes the states between chunks, and each chunk from
+    its state.
 
-    A token with g_t = 0 and beta_t = 0 leaves the state as it is, as padding must.
+    A token with g_t = 0 and beta_t = 0 leaves the state unchanged; use such tokens as padding.
 
     Args:
-        q: what reads the memory; the caller scales it.
-        k: the keys, of norm 1 or less: longer keys with beta of more than 1 make the state grow.
-        v: the values; each head of q and k serves as many heads in a row as there are values for it.
+        q: the queries; the caller scales them.
+        k: the keys, of norm 1 or less: longer keys with beta above 1 make the state grow.
+        v: the values; each head of q and k serves heads / key_heads consecutive heads.
         g: the logarithm of the decay, not positive.
-        beta: the share of the old value that is replaced, between 0 and 2.
-        initial_state: the state before the first token read; zero if None.
-        resets: for the direction, or for each of both, where exp(g_t) counts as zero.
-        direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
-            heads is.
-        chunk_size: tokens of a chunk, a power of two; any length is allowed.
-        implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for. A
-            TPU takes its kernel from 64 features of keys and values on; decays by channel have none.
+        beta: the share of the old value that the new one replaces, between 0 and 2.
+        initial_state: the state before the first token in reading order; zero if None.
+        resets: for each direction, the tokens where exp(g_t) counts as zero.
+        direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
+            of the heads in reverse).
+        chunk_size: the number of tokens of a chunk, a power of two; the sequence can have any length.
+        implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
+            default, a TPU uses its kernel if keys and values have at least 64 features. There is no kernel
+            for decays by channel.
 
     Returns:
-        o in the type of v, and in float32 the state after the last token that was read.
+        (o, last state): o in the dtype of v; the state after the last token in reading order, in float32.
 
     Raises:
         ValueError: shapes or counts differ, an axis is empty, or a choice is unknown.

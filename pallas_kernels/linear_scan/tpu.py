@@ -7,9 +7,9 @@ of every chunk into one register. A first pass computes the effect of each chunk
 it, h -> P h + H (Blelloch 1990, section 1.4). Three shifted steps over the 8 sublanes, and the state of the
 block before, give the state that enters each chunk. A second pass computes every h from it.
 
-A stride of a multiple of 8 rows would load several rows from one memory bank. So the kernel first copies the
-block, as float32, to scratch memory with one more row per chunk: an odd stride costs one load. The reset
-flags of 16 rows are the bits of one scalar and take no vector memory.
+A stride of a multiple of 8 rows would load several rows from one memory bank. So the kernel first copies
+the block, as float32, to scratch memory with one more row per chunk: an odd stride costs one load. The
+reset flags of 16 rows are the bits of one scalar and take no vector memory.
 
 The gradient is the same recurrence in the other direction, g[t] = dh[t] + a[t+1] g[t+1], dx = g,
 da[t] = g[t] h[t-1] (Martin and Cundy 2018, section 2.2), in one kernel. It carries a[t] g[t], so a is not

@@ -1,1 +1,1 @@
-"""Recurrences whose state is a matrix a head, by chunks: shared by `gated_delta_rule` and `ssd`."""
+"""Chunked recurrences with a matrix state per head, for `gated_delta_rule` and `ssd`."""

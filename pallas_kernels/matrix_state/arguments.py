@@ -1,4 +1,4 @@
-"""The checks that the public operations share."""
+"""Argument checks of the public operations."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,14 +10,14 @@ from pallas_kernels.matrix_state.layout import DIRECTIONS, IMPLEMENTATIONS
 def check_shapes(
     operation: str, wanted: Iterable[tuple[str, Shaped[Array, "..."] | None, tuple[int, ...]]]
 ) -> None:
-    """Raise ValueError unless each named array has its shape; None passes."""
+    """Raise ValueError unless each named array has its shape; skip arrays that are None."""
     for name, array, shape in wanted:
         if array is not None and array.shape != shape:
             raise ValueError(f"{operation}: {name} must be {shape}; found {tuple(array.shape)}")
 
 
 def check_axes(operation: str, arrays: Mapping[str, Array], axes: str) -> None:
-    """Raise ValueError unless each array has four axes, none of them empty."""
+    """Raise ValueError unless each array has four nonempty axes."""
     for name, array in arrays.items():
         if array.ndim != 4 or 0 in array.shape:
             raise ValueError(
@@ -26,7 +26,7 @@ def check_axes(operation: str, arrays: Mapping[str, Array], axes: str) -> None:
 
 
 def check_heads(operation: str, heads: int, groups: int, direction: str) -> None:
-    """Raise ValueError unless groups share heads evenly, and directions both."""
+    """Raise ValueError unless heads divide evenly into groups, and both into directions."""
     if heads % groups:
         raise ValueError(f"{operation}: found {heads} heads for {groups} groups; allowed: a multiple")
     if direction == "both" and (heads % 2 or (groups > 1 and groups % 2)):
@@ -37,7 +37,7 @@ def check_heads(operation: str, heads: int, groups: int, direction: str) -> None
 
 
 def check_choices(operation: str, direction: str, chunk_size: int, implementation: str | None) -> None:
-    """Raise ValueError unless each has an allowed value."""
+    """Raise ValueError unless each argument has an allowed value."""
     if direction not in DIRECTIONS:
         raise ValueError(f"{operation}: direction {direction!r} is unknown; allowed: {DIRECTIONS}")
     if chunk_size < 1 or chunk_size & (chunk_size - 1):
@@ -55,7 +55,7 @@ def check_resets(
     shape: tuple[int, ...],
     direction: str,
 ) -> None:
-    """Raise ValueError unless there is one array of resets for each direction, [batch, length]."""
+    """Raise ValueError unless there is one array of resets, [batch, length], for each direction."""
     count = 2 if direction == "both" else 1
     if resets is not None and [reset.shape for reset in resets] != [shape[:2]] * count:
         raise ValueError(

@@ -1,12 +1,12 @@
-"""Recurrences of a matrix a head in chunks of matrix products, with a derivative of their own.
+"""Recurrences with a matrix state per head in chunks of matrix products, with a custom derivative.
 
-Within a chunk of C tokens everything is a product of matrices; between chunks the state passes through a
-loop. The derivative keeps the arguments alone. It runs the loop once more for the states that enter the
-chunks, T / C matrices a head, then takes the chunks from the last to the first, each computed again from
-its state.
+Within a chunk of C tokens, all work is matrix products; a loop passes the state from chunk to chunk. The
+derivative keeps only the arguments. It runs the loop again for the states that enter the chunks, T / C
+matrices per head. Then it goes through the chunks from the last to the first and recomputes each from its
+state.
 
-Symbols are those of Yang et al. 2024 (Gated Delta Networks, section 3.3) and of Dao and Gu 2024 (section
-6). One head, rows are the tokens of a chunk, r_i is true where nothing enters token i from the one before:
+The symbols follow Yang et al. 2024 (Gated Delta Networks, section 3.3) and Dao and Gu 2024 (section 6). For
+one head, with the tokens of a chunk as rows:
 
     G_i = sum_{j <= i} g_j, g counted as zero at resets      n_i = the number of resets up to i
     D_ij = exp(G_i - G_j) if i >= j and n_i = n_j, else 0
@@ -16,8 +16,8 @@ Symbols are those of Yang et al. 2024 (Gated Delta Networks, section 3.3) and of
     O = diag(c) Q S + (Q K^T * D) U
     S' = c_C S + K^T diag(e) U
 
-A reset is a mask, never a large negative decay: a cumulative sum in float32 would lose the digits of all
-decays behind it. Exponentials are of differences, none of them positive.
+A reset is a mask, never a large negative decay, which would cost all later decays their digits in a float32
+cumulative sum. Every exponential is of a difference that is not positive.
 """
 
 from typing import Any, NamedTuple, cast
@@ -40,16 +40,15 @@ State = Float[Array, "rows groups heads d_k d_v"]
 
 
 class Sequences(NamedTuple):
-    """What a recurrence reads, in reading order: one head, one chunk, or all of them on leading axes.
+    """The inputs of a recurrence in reading order, for one head and chunk, or with leading axes for more.
 
     Attributes:
-        q: what reads the state.
+        q: the queries.
         k: the keys.
         v: the values.
-        g: the logarithm of the decay, float32; with an axis of d_k where each channel of the keys has its
-            own.
-        beta: the share of an old value that a new one replaces, float32; None: values are added.
-        reset: where nothing enters from the token before; None: nowhere.
+        g: the logarithm of the decay, float32; with an axis of d_k if each channel of the keys has its own.
+        beta: the share of the old value that the new one replaces, float32; if None, values are added.
+        reset: the tokens that the state before them does not enter; None without resets.
     """
 
     q: Float[Array, "*axes tokens d_k"]
@@ -63,7 +62,7 @@ class Sequences(NamedTuple):
 def read_head(
     state: Float[Array, "d_k d_v"], chunk: Sequences
 ) -> tuple[Float[Array, "d_k d_v"], Float[Array, "tokens d_v"]]:
-    """Return the state of a head after a chunk, float32, and what its tokens read, in the type of v."""
+    """Return the state of a head after a chunk, in float32, and the output of its tokens, in v's dtype."""
     if chunk.g.ndim == 2:
         decays = channel_decays(chunk.g, chunk.reset)
     else:
@@ -79,14 +78,14 @@ def read_with(
     beta: Float[Array, "tokens 1"] | None,
     inverse: Inverse = unit_lower_inverse,
 ) -> tuple[Float[Array, "d_k d_v"], Float[Array, "tokens d_v"]]:
-    """Return what `read_head` does.
+    """Do the same as `read_head` for given decays.
 
     Args:
         decays: the decays of the chunk.
-        state: the state that enters.
+        state: the state that enters the chunk.
         tokens: q, k and v.
-        beta: the share of an old value that a new one replaces; None: values are added.
-        inverse: (I + A)^-1 of the triangular matrix A of the chunk.
+        beta: the share of the old value that the new one replaces; if None, values are added.
+        inverse: the function that computes (I + A)^-1 of a strictly lower triangular A.
     """
     q, k, v = tokens
     dtype = v.dtype
@@ -103,7 +102,7 @@ def read_with(
 def read_chunk(
     state: State, chunk: Sequences
 ) -> tuple[State, Float[Array, "rows groups heads tokens d_v"]]:
-    """Return `read_head` of all heads [rows, groups, heads]; those of a group share q and k."""
+    """Return `read_head` for all heads [rows, groups, heads]; the heads of a group share q and k."""
     read, names = read_head, ()
     for more in (("v", "g", "beta"), ("q", "k"), ("reset",)):
         names += more
@@ -119,7 +118,7 @@ def read_chunk(
 def read_chunks(
     state: State, chunks: Sequences
 ) -> tuple[State, Float[Array, "chunks rows groups heads length d_v"]]:
-    """Return the state after all chunks, float32, and what their tokens read, in the type of v."""
+    """Return the state after all chunks, in float32, and the output of their tokens, in v's dtype."""
     return jax.lax.scan(read_chunk, state, chunks)
 
 

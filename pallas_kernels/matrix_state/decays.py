@@ -1,4 +1,4 @@
-"""The decays of a chunk of one head, of the head or of each channel of its keys, with resets."""
+"""The decays of a chunk of one head, per head or per channel of the keys, with resets."""
 
 from typing import NamedTuple
 
@@ -13,20 +13,20 @@ Values = Float[Array, "tokens d_v"]
 State = Float[Array, "d_k d_v"]
 Pairs = Float[Array, "tokens tokens"]
 
-# In float32 the exponential of less is zero; sums of such numbers stay finite and keep their digits.
+# The exponential of anything less is zero in float32. Sums of clipped values stay finite and precise.
 LEAST_LOGARITHM = -104.0
-# A block of this side, whose decays differ by channel, is computed element by element.
+# Blocks of this side or less are computed elementwise if the decays are per channel.
 ELEMENTWISE = 8
 
 
 class HeadDecays(NamedTuple):
-    """Decays of one number a token; see `chunks` for the symbols.
+    """Decays with one number per token; see `chunks` for the symbols.
 
     Attributes:
-        D: the decay from each token to each later one, with ones on the diagonal.
+        D: the decay from each token to each later token, with ones on the diagonal.
         c: the weight of the entering state.
         e: the weight of a token in the leaving state.
-        kept: the weight of the entering state in the leaving one.
+        kept: the weight of the entering state in the leaving state.
     """
 
     D: Pairs
@@ -35,7 +35,7 @@ class HeadDecays(NamedTuple):
     kept: Float[Array, "1 1"]
 
     def products(self, a: Keys, k: Keys, dtype: jnp.dtype) -> Pairs:
-        """Return a_i . k_j, decayed from j to i, zero above the diagonal."""
+        """Return a_i . k_j, decayed from j to i; zero above the diagonal."""
         return product("id,jd->ij", a, k, dtype=dtype) * self.D
 
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
@@ -48,14 +48,14 @@ class HeadDecays(NamedTuple):
 
 
 class ChannelDecays(NamedTuple):
-    """Decays of a number for each channel of the keys; attributes and methods as in `HeadDecays`.
+    """Decays with one number per token and channel of the keys; methods as in `HeadDecays`.
 
     Attributes:
         G: the sum of the logarithms since the last reset.
-        same: whether a token is no later than another, and no reset lies between them.
+        same: entry (i, j) is true if token j is not after token i and no reset is between them.
         c: the weight of the entering state.
         e: the weight of a token in the leaving state.
-        kept: the weight of the entering state in the leaving one.
+        kept: the weight of the entering state in the leaving state.
     """
 
     G: Keys
@@ -65,7 +65,7 @@ class ChannelDecays(NamedTuple):
     kept: Float[Array, "d_k 1"]
 
     def products(self, a: Keys, k: Keys, dtype: jnp.dtype) -> Pairs:
-        """Return sum_d a_id k_jd exp(G_id - G_jd), zero above the diagonal and across resets."""
+        """Return sum_d a_id k_jd exp(G_id - G_jd); zero above the diagonal and across resets."""
         a, k, G = (array.astype(jnp.float32)[None] for array in (a, k, self.G))
         return jnp.where(self.same, _channel_products(a, k, G, dtype)[0], 0.0)
 
@@ -84,14 +84,13 @@ ChunkDecays = HeadDecays | ChannelDecays
 def head_decays(
     g: Float[Array, "1 tokens"], reset: Bool[Array, "1 tokens"] | None, *, reverse: bool = False
 ) -> HeadDecays:
-    """Return the decays of a chunk of a head by the logarithm of each token's.
+    """Return the decays of a chunk of a head from the logarithm of each token's decay.
 
-    All arrays have two axes, and nothing is turned from one into the other but by a mask and a sum, as
-    kernels need it.
+    All arrays have two axes. Rows become columns only with a mask and a sum, as kernels require.
 
     Args:
         g: the logarithms.
-        reset: where nothing enters from the token before; None: nowhere.
+        reset: the tokens that the state before them does not enter; None without resets.
         reverse: whether the chunk is read from its end.
     """
     length = g.shape[1]
@@ -111,8 +110,8 @@ def head_decays(
         same &= count == as_row(count)
         g = jnp.where(reset, 0.0, g)
         enters, leaves = count == 0.0, count == count[final : final + 1]
-    # A sum over the tokens since the last reset alone: in the derivative of a cumulative sum over all of
-    # them, tokens of other samples would have what rounding leaves of zero.
+    # Sum only the tokens since the last reset. The derivative of a cumulative sum over all tokens would
+    # leave rounding errors at the tokens of other samples.
     G = jnp.sum(jnp.where(same, g, 0.0), axis=1, keepdims=True)
     last = G[final : final + 1]
     c, e, kept = _ends(G, last, enters, leaves, final)
@@ -121,17 +120,17 @@ def head_decays(
 
 
 def _ends(G, last, enters, leaves, final):
-    """Return the weights of the entering state, of tokens in the leaving one, and of one in the other."""
+    """Return c, e and kept of the decays."""
     c, kept = jnp.exp(G), jnp.exp(last)
     if enters is None:
         return c, jnp.exp(last - G), kept
-    # What is left out may be the exponential of a positive number.
+    # The masked differences can be positive, so their exponentials can overflow.
     e = jnp.where(leaves, jnp.exp(jnp.where(leaves, last - G, 0.0)), 0.0)
     return jnp.where(enters, c, 0.0), e, jnp.where(enters[final : final + 1], kept, 0.0)
 
 
 def channel_decays(g: Keys, reset: Bool[Array, " tokens"] | None) -> ChannelDecays:
-    """Return the decays of a chunk by the logarithm of each token's and channel's; see `head_decays`."""
+    """Return the decays of a chunk from the logarithm for each token and channel; see `head_decays`."""
     length = len(g)
     same = jnp.tril(jnp.ones((length, length), bool))
     counted, enters, leaves = same, None, None
@@ -147,16 +146,17 @@ def channel_decays(g: Keys, reset: Bool[Array, " tokens"] | None) -> ChannelDeca
 
 
 def _channel_products(a, k, G, dtype):
-    """Return sum_d a_id k_jd exp(G_id - G_jd) on and below the diagonal, all else without meaning.
+    """Return sum_d a_id k_jd exp(G_id - G_jd) on and below the diagonal; other entries are arbitrary.
 
-    Of two halves, decays from the first to the second are split at the first token of the second, so
-    neither factor is more than 1: they are a product of matrices. The halves themselves are cut again.
+    The function cuts the tokens into halves. Decays from the first half to the second are split at the
+    first token of the second half, so both factors are at most 1 and form a matrix product. The function
+    then cuts each half again.
 
     Args:
-        a: what reads, [blocks, tokens, d_k], one block at first.
+        a: the queries or keys that read, [blocks, tokens, d_k]; one block at first.
         k: the keys, of the same shape.
         G: the sums of the logarithms, of the same shape.
-        dtype: the type of the operands of the products.
+        dtype: the operand dtype of the products.
     """
     length = a.shape[1]
     if length <= ELEMENTWISE:
@@ -175,5 +175,5 @@ def _channel_products(a, k, G, dtype):
 
 
 def _decay(logarithm: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return the exponential; what is positive is that of no pair of tokens of a sample, and left out."""
+    """Return the exponential; positive values belong to masked pairs of tokens and count as 0."""
     return jnp.exp(jnp.where(logarithm > 0, 0.0, logarithm))

@@ -1,4 +1,4 @@
-"""From arrays [batch, length, heads, ...] to chunks in reading order, and back."""
+"""Conversion of arrays [batch, length, heads, ...] to chunks in reading order, and back."""
 
 from functools import partial
 from typing import NamedTuple, cast
@@ -21,19 +21,19 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "pallas_tpu": ("tpu",),
     "pallas_interpret": ("cpu", "gpu", "tpu"),
 }
-"""Every implementation, and the platforms that it can be compiled for."""
+"""The implementations and the platforms that they compile for."""
 
-# Of heads that are narrower, most of a kernel's tiles would be padding.
+# For narrower heads, most of a kernel's tiles would be padding.
 _LEAST_FEATURES = 64
 
 
 class _Settings(NamedTuple):
-    """The arguments that a kernel is compiled for.
+    """The static arguments of a kernel.
 
     Attributes:
         direction: one of `DIRECTIONS`.
-        chunk: the tokens of a chunk.
-        interpret: whether it runs in the interpreter.
+        chunk: the number of tokens of a chunk.
+        interpret: whether the kernel runs in the interpreter.
     """
 
     direction: str
@@ -49,14 +49,14 @@ def read_sequence(
     chunk_size: int,
     implementation: str | None,
 ) -> tuple[Float[Array, "batch length heads d_v"], State]:
-    """Return what each token reads, in the type of v, and the float32 state after the last one read.
+    """Return the output of each token, in v's dtype, and the float32 state after the last token read.
 
     Args:
         sequences: the arguments.
-        initial_state: the state before the first token read; None: zero.
-        direction: one of `DIRECTIONS`; "both": the second half of the heads in reverse.
-        chunk_size: tokens of a chunk, a power of two.
-        implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
+        initial_state: the state before the first token in reading order; zero if None.
+        direction: one of `DIRECTIONS`; "both" reads the second half of the heads in reverse.
+        chunk_size: the number of tokens of a chunk, a power of two.
+        implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform.
 
     Raises:
         ValueError: the implementation is a kernel and the decays are by channel.
@@ -89,7 +89,7 @@ def _power_of_two(length):
 
 
 def _by_kernel(settings, sequences, initial_state):
-    """Return what `read_sequence` does, with heads before tokens and the last chunk filled up."""
+    """Implement `read_sequence` with the kernel: move heads before tokens and pad the last chunk."""
     length = sequences.v.shape[1]
 
     def laid_out(array):
@@ -127,7 +127,7 @@ _in_kernel.defvjp(_kernel_forward, _kernel_backward)
 
 
 def _by_chunks(direction, chunk, sequences, initial_state):
-    """Return what `read_sequence` does, by a loop over chunks of all heads in XLA."""
+    """Implement `read_sequence` in XLA with a loop over chunks of all heads."""
     ways = {"forward": (False,), "reverse": (True,), "both": (False, True)}[direction]
     batch, length, heads, d_v = sequences.v.shape
     groups = sequences.q.shape[2]
@@ -138,12 +138,12 @@ def _by_chunks(direction, chunk, sequences, initial_state):
         sequences = sequences._replace(q=shared[0], k=shared[1])
 
     def in_chunks(array):
-        """Turn [ways * batch, length, ...] into [chunks, ways * batch, ..., chunk, features]."""
+        """Reshape [ways * batch, length, ...] to [chunks, ways * batch, chunk, ...]."""
         array = jnp.pad(array, [(0, 0), (0, -length % chunk)] + [(0, 0)] * (array.ndim - 2))
         return jnp.moveaxis(array.reshape(array.shape[0], -1, chunk, *array.shape[2:]), 1, 0)
 
     def in_reading_order(array):
-        """Stack the heads of each direction along the batch, each in its reading order."""
+        """Stack the heads of each direction along the batch, each in reading order."""
         parts = jnp.split(array, len(ways), axis=2)
         return jnp.concatenate(
             [part[:, ::-1] if way else part for part, way in zip(parts, ways, strict=True)]

@@ -1,4 +1,4 @@
-"""The arguments of a recurrence of a matrix a head."""
+"""The arguments of a recurrence with a matrix state per head."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ class HeadSequences(NamedTuple):
     """The arguments of a recurrence, with the axes of the public operations.
 
     Attributes:
-        q: what reads the state; heads of v share its heads evenly.
+        q: the queries; each group serves an equal number of heads of v.
         k: the keys.
         v: the values.
         g: the logarithm of the decay.
-        beta: the share of an old value that a new one replaces; None: values are added.
-        resets: for the direction, or for each of both, where nothing enters from the token before.
+        beta: the share of the old value that the new one replaces; if None, values are added.
+        resets: for each direction, the tokens that the state before them does not enter; or None.
     """
 
     q: Float[Array, "batch length groups d_k"]

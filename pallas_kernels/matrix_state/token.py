@@ -1,4 +1,4 @@
-"""A single token, for decoding: reads, corrects and writes the state, without chunks."""
+"""The recurrence for a single token, for decoding, without chunks."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -12,13 +12,13 @@ State = Float[Array, "batch heads d_k d_v"]
 def read_token(
     sequences: HeadSequences, state: State | None
 ) -> tuple[Float[Array, "batch one heads d_v"], State]:
-    """Return what the token reads, in the type of v, and the float32 state after it.
+    """Return the output of the token, in v's dtype, and the float32 state after it.
 
         S~ = exp(g) S      u = beta (v - S~^T k)      S' = S~ + k u^T      o = S~^T q + (q . k) u
 
     Args:
-        sequences: the arguments, of one token a row.
-        state: the state before it; None: zero.
+        sequences: the arguments, with one token per row.
+        state: the state before the token; zero if None.
     """
     q, k, v, g, beta, resets = sequences
     heads = v.shape[2]
@@ -37,7 +37,7 @@ def read_token(
 def _decay(
     g: Float[Array, "batch heads *channels"], resets: tuple[Bool[Array, "batch one"], ...] | None
 ) -> Float[Array, "batch heads channels_or_one one"]:
-    """Return exp(g), zero at a reset, to be multiplied with a state."""
+    """Return exp(g), zero at resets, with axes that broadcast against a state."""
     decay = jnp.exp(jnp.maximum(g, LEAST_LOGARITHM))
     if resets is not None:
         of_heads = jnp.concatenate(resets, axis=1).repeat(g.shape[1] // len(resets), axis=1)

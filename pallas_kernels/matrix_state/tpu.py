@@ -1,13 +1,13 @@
-"""Recurrences of a matrix a head as TPU kernels: chunks, their inverse and the state stay on the chip.
+"""TPU kernels of recurrences with a matrix state per head.
 
-A grid step takes a block of one head's tokens, chunk after chunk, with the state in scratch memory; the
-blocks of a head come one after the other. A forward pass reads q, k, v, the decays and beta once, and
-writes o once; for the gradient it also writes the state that enters each block. The gradient runs a
-block again to have the state that enters each of its chunks, which stay on the chip, and takes the
-chunks from the last one read to the first (`tpu_blocks`).
+Chunks, their inverse and the state stay on the chip. A grid step reads a block of one head's tokens, chunk
+after chunk, with the state in scratch memory. The blocks of a head come one after another. The forward pass
+reads q, k, v, the decays and beta once, and writes o once. For the gradient, it also writes the state that
+enters each block. The gradient runs a block again to compute the states that enter its chunks, which stay
+on the chip. Then it goes through the chunks from the last to the first in reading order (`tpu_blocks`).
 
-Where heads are read in reverse, blocks and chunks are visited from the end, and masks are turned over:
-nothing is copied.
+For heads that are read in reverse, blocks and chunks are visited from the end, and masks are transposed,
+without copies.
 """
 
 import functools
@@ -23,21 +23,21 @@ from jaxtyping import Array, Float
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.matrix_state.tpu_blocks import BlockRefs, backward_block, forward_block
 
-# What a grid step of the gradient holds of its chunks: their states, and their blocks twice, for those
-# under way. A v4 has 16 MiB.
+# The limit for a grid step of the gradient: the states of its chunks, and double-buffered blocks. A TPU v4
+# has 16 MiB.
 MAX_BYTES = 12 << 20
 MAX_CHUNKS = 16
 
 
 class HeadGrid(NamedTuple):
-    """How a call is cut into grid steps.
+    """The partition of a call into grid steps.
 
     Attributes:
-        chunk: the tokens of a chunk.
-        chunks: the chunks of a block.
-        blocks: the blocks of a sequence.
-        heads: the heads of the values.
-        shares: the heads that share a head of keys.
+        chunk: the number of tokens of a chunk.
+        chunks: the number of chunks of a block.
+        blocks: the number of blocks of a sequence.
+        heads: the number of heads of the values.
+        shares: the number of heads that share a head of keys.
         direction: "forward", "reverse" or "both".
     """
 
@@ -78,14 +78,14 @@ def forward(
     Float[Array, "batch heads d_k d_v"],
     Float[Array, "batch heads blocks d_k d_v"],
 ]:
-    """Return what the tokens read, the last state, and the state that enters each block, float32.
+    """Return the outputs, and in float32 the last state and the state that enters each block.
 
     Args:
         sequences: the arguments with heads before tokens; the length is a multiple of `chunk`.
-        state: the state before the first token read.
+        state: the state before the first token in reading order.
         direction: "forward", "reverse" or "both".
-        chunk: the tokens of a chunk.
-        interpret: whether to run in the interpreter, or with which parameters.
+        chunk: the number of tokens of a chunk.
+        interpret: whether to run in the TPU interpreter, on any platform; or its parameters.
     """
     grid = make_grid(sequences, direction, chunk)
     call = _Call(grid, sequences, backward=False)
@@ -115,8 +115,8 @@ def backward(
 
     Args:
         sequences: as for `forward`.
-        block_states: the state that enters each block, of `forward`.
-        cotangents: those of what the tokens read, and of the last state.
+        block_states: the state that enters each block, from `forward`.
+        cotangents: the cotangents of the outputs and of the last state.
         direction: as for `forward`.
         chunk: as for `forward`.
         interpret: as for `forward`.
@@ -128,7 +128,7 @@ def backward(
     keys = (*v.shape[:3], k.shape[-1])
     rows = call.rows(sequences.g).shape
     sides = dlast.shape[2:]
-    # Those of the heads that share a head of keys are summed in float32.
+    # The cotangents of heads that share a head of keys are summed in float32.
     own = jnp.float32 if grid.shares > 1 else k.dtype
     results = [
         ("own_key", keys, own),
@@ -149,7 +149,7 @@ def backward(
 
 
 class _Call:
-    """The blocks of a call, and what its arrays are cut into."""
+    """The partition of a call's arrays into blocks, and the call."""
 
     def __init__(self, grid: HeadGrid, sequences: HeadSequences, *, backward: bool):
         self.grid, self.backward = grid, backward
@@ -181,7 +181,7 @@ class _Call:
         }
 
     def rows(self, array: Array) -> Array:
-        """Return [batch, heads, length] as [batch, heads, blocks, chunks, chunk]."""
+        """Reshape [batch, heads, length] to [batch, heads, blocks, chunks, chunk]."""
         grid = self.grid
         return array.reshape(*array.shape[:2], grid.blocks, grid.chunks, grid.chunk)
 
@@ -222,7 +222,7 @@ class _Call:
         )(*(array for _, array in operands))
 
     def cost(self, operands: list[Array], results: list[tuple[Any, ...]]) -> pl.CostEstimate:
-        """Return what a pass costs; a product in several passes of the unit counts as often."""
+        """Return the cost of a pass; a product in several passes of the matrix unit counts several times."""
         grid, (q, _, v) = self.grid, operands[:3]
         passes = 6 if v.dtype == jnp.float32 else 3
         per_token = token_flops(
@@ -240,12 +240,12 @@ def token_flops(chunk: int, d_k: int, d_v: int, has_beta: bool, backward: bool, 
     """Return the FLOPs of the matrix products of a pass, for each token of a head.
 
     Args:
-        chunk: the tokens of a chunk.
-        d_k: the features of a key.
-        d_v: the features of a value.
-        has_beta: whether a triangular matrix is solved.
-        backward: whether it is the gradient, which makes the states again.
-        passes: the passes of the matrix unit for a product of the inverse.
+        chunk: the number of tokens of a chunk.
+        d_k: the number of features of a key.
+        d_v: the number of features of a value.
+        has_beta: whether the pass solves a triangular system.
+        backward: whether to count the gradient, which recomputes the states.
+        passes: the number of passes of the matrix unit for a product of the inverse.
     """
     of_states, of_keys, of_values = 2 * d_k * d_v, 2 * chunk * d_k, 2 * chunk * d_v
     if backward:

@@ -1,4 +1,4 @@
-"""The body of the kernels of `tpu`: one block of one head's tokens."""
+"""The body of the kernels in `tpu`: one block of one head's tokens."""
 
 import functools
 from typing import Any
@@ -14,7 +14,7 @@ from pallas_kernels.matrix_state.triangular import masked_inverse
 
 
 class BlockRefs:
-    """The references of a kernel: what both passes read, and the others in their order."""
+    """The references of a kernel: by name if both passes read them, the others in order."""
 
     def __init__(self, refs: tuple[Any, ...], has_beta: bool, has_resets: bool):
         named = ["q", "k", "v", "g", *(["beta"] if has_beta else []), *(["reset"] if has_resets else [])]
@@ -28,7 +28,7 @@ class BlockRefs:
         return q, k, v
 
     def rows(self, number: Any) -> tuple[Array, Array | None, Array | None]:
-        """Return g, beta and the resets of a chunk, [1, tokens]; None where the call has none."""
+        """Return g, beta and the resets of a chunk, each [1, tokens]; None if the call has none."""
 
         def row(name: str) -> Array:
             return self.named[name][0, 0, 0, pl.ds(number, 1), :]
@@ -38,7 +38,7 @@ class BlockRefs:
 
 
 def _read(state, tokens, rows, inverse, *, reverse):
-    """Return the state after a chunk, and what its tokens read, by the rows of g, beta and resets."""
+    """Return the state after a chunk and the output of its tokens; `rows` are g, beta and the resets."""
     g, beta, reset = rows
     decays = head_decays(g, None if reset is None else reset > 0.5, reverse=reverse)
     column = None
@@ -73,7 +73,7 @@ def forward_block(grid, refs, *, reverse):
 
 
 def backward_block(grid, refs, *, reverse):
-    """Take the gradient of a block: each chunk is the derivative of `chunks.read_with`, traced here."""
+    """Compute the gradient of a block, with a traced derivative of `chunks.read_with` for each chunk."""
     boundary, do, dlast, dq, dk, dv, dg, *rest = refs.others
     dbeta = rest.pop(0) if "beta" in refs.named else None
     dstate, carried, entering, *inverses = rest

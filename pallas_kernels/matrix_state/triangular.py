@@ -1,4 +1,4 @@
-"""The inverse of a unit lower triangular matrix, exact where powers of its entries would overflow."""
+"""The inverse of a unit lower triangular matrix, precise even if powers of its entries would overflow."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,14 +13,14 @@ _product = partial(jnp.einsum, precision="highest")
 
 
 def unit_lower_inverse(A: Float[Array, "*batch rows rows"]) -> Float[Array, "*batch rows rows"]:
-    """Return (I + A)^-1 for strictly lower triangular A, whose side is a power of two.
+    """Return (I + A)^-1 for a strictly lower triangular A with a power of two as its side.
 
     With L11, L22 the halves on the diagonal and A21 the block below, the inverse has L11^-1 and L22^-1 on
-    the diagonal and -L22^-1 A21 L11^-1 below. All its factors are parts of the inverse itself. The product
-    of I + (-A)^(2^i), equal on paper, has powers of A in between, which for equal keys grow as binomials
-    do: in float32 it is wrong by a factor of 1e9 for 64 of them.
+    the diagonal and -L22^-1 A21 L11^-1 below. All factors are blocks of the inverse. The product of
+    I + (-A)^(2^i) is mathematically equal, but computes powers of A, which grow like binomials for equal
+    keys: in float32 it is wrong by a factor of 1e9 for 64 of them.
     """
-    # The axes of the batch are one: XLA's CPU compiler (of JAX 0.10) has a limit of eight.
+    # Merge the batch axes: XLA's CPU compiler (of JAX 0.10) supports at most eight axes.
     return _inverse(A.reshape(-1, *A.shape[-2:])).reshape(A.shape)
 
 
@@ -33,7 +33,7 @@ def _inverse(A: Matrices) -> Matrices:
 
 
 def joined(first: Matrices, below: Matrices, second: Matrices) -> Float[Array, "batch twice twice"]:
-    """Return the lower triangular matrix with two blocks on its diagonal, and one below."""
+    """Return the lower triangular matrix with two blocks on its diagonal and one below."""
     upper = jnp.concatenate([first, jnp.zeros_like(below)], axis=-1)
     return jnp.concatenate([upper, jnp.concatenate([below, second], axis=-1)], axis=-2)
 
@@ -48,13 +48,13 @@ def solve(
     A: Float[Array, "*batch rows rows"],
     right: Float[Array, "*batch rows columns"],
 ) -> Float[Array, "*batch rows columns"]:
-    """Return X with (I + A) X = right, in float32, and its derivative in A and in the right-hand sides.
+    """Solve (I + A) X = right in float32, differentiable in A and in the right-hand sides.
 
-    With dR = (I + A)^-T dX the cotangent of A is -dR X^T.
+    With dR = (I + A)^-T dX, the cotangent of A is -dR X^T.
 
     Args:
-        dtype: the type of the operands of the products.
-        inverse: (I + A)^-1, float32; it has no derivative of its own.
+        dtype: the operand dtype of the products.
+        inverse: (I + A)^-1, float32; its cotangent is None.
         A: a strictly triangular matrix, float32.
         right: the right-hand sides.
     """
@@ -77,13 +77,13 @@ solve.defvjp(_solve_forward, _solve_backward)
 
 
 def without_diagonal(pairs: Float[Array, "rows rows"]) -> Float[Array, "rows rows"]:
-    """Return a triangular matrix with zeros on its diagonal."""
+    """Set the diagonal of a matrix to zero."""
     row, column = (jax.lax.broadcasted_iota(jnp.int32, pairs.shape, axis) for axis in (0, 1))
     return jnp.where(row == column, 0.0, pairs)
 
 
 def product(equation: str, *operands: Array, dtype: jnp.dtype) -> Array:
-    """Return an einsum of operands of `dtype`, summed in float32."""
+    """Compute an einsum of operands cast to `dtype`, with float32 sums."""
     precision = "highest" if dtype == jnp.float32 else None
     return jnp.einsum(
         equation,
@@ -94,16 +94,16 @@ def product(equation: str, *operands: Array, dtype: jnp.dtype) -> Array:
 
 
 def masked_inverse(A: Float[Array, "rows rows"], *, exact: bool = True) -> Float[Array, "rows rows"]:
-    """Return (I + A)^-1 of a strictly triangular A, lower or upper, by products of whole matrices.
+    """Return (I + A)^-1 of a strictly triangular A, lower or upper, with products of whole matrices.
 
-    The same merging of blocks as `unit_lower_inverse`, whose small blocks have no place in a
-    kernel: with X the inverses of the diagonal blocks of one side, and A' what of A joins two of them, the
-    next X is X - X A' X.
+    The algorithm merges blocks like `unit_lower_inverse`, without the small blocks that do not suit a
+    kernel. With X the inverses of the diagonal blocks of one size, and A' the entries of A that join two
+    of them, the next X is X - X A' X.
 
     Args:
-        A: the matrix, whose side is a power of two.
-        exact: whether its products have float32's precision, which takes six passes of bfloat16; otherwise
-            three, which leaves an error of some 1e-5.
+        A: the matrix; its side is a power of two.
+        exact: whether the products have float32 precision, which takes six passes of bfloat16. Otherwise
+            they take three passes and have an error of about 1e-5.
     """
     side = A.shape[0]
     row, column = (jax.lax.broadcasted_iota(jnp.int32, A.shape, axis) for axis in (0, 1))
@@ -123,7 +123,7 @@ _multiply_exactly = partial(
 
 
 def _multiply_in_three(left: Array, right: Array) -> Array:
-    """Return a product of float32 matrices by three of their leading and trailing halves in bfloat16."""
+    """Multiply float32 matrices with three products of their high and low bfloat16 halves."""
     multiply = partial(jax.lax.dot, preferred_element_type=jnp.float32)
     (left_high, left_low), (right_high, right_low) = map(_halves, (left, right))
     return multiply(left_high, right_high) + (

@@ -1,4 +1,4 @@
-"""The state-space dual recurrence of Mamba-2, differentiable, in either direction or in both."""
+"""The state space duality (SSD) recurrence of Mamba-2, differentiable, forward, in reverse or both."""
 
 from pallas_kernels.matrix_state.layout import DIRECTIONS, IMPLEMENTATIONS
 from pallas_kernels.ssd.ssd import ssd

@@ -34,34 +34,34 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
 ) -> tuple[Float[Array, "batch length heads P"], Float[Array, "batch heads P N"]]:
     """Scan a matrix of P x N a head, whose decay is one number (Dao and Gu 2024, sections 5 and 6):
 
-        s_t = softplus(dt_t + dt_bias)            (dt_t itself where there is no bias)
+        s_t = softplus(dt_t + dt_bias)            (without dt_bias: s_t = dt_t)
         h_t = exp(s_t A) h_{t-1} + s_t x_t B_t^T
         y_t = h_t C_t + D x_t
 
-    The sequence is read in chunks of matrix products, whose operands have the type of x and whose sums are
-    float32; steps, decays and the state are float32. The derivative keeps the arguments alone: it computes
-    the states between chunks again, and each chunk from its state.
+    The operation reads the sequence in chunks of matrix products. Their operands have the dtype of x, and
+    their sums are float32. Steps, decays and the state are float32. The derivative keeps only the
+    arguments: it recomputes the states between chunks, and each chunk from its state.
 
-    A token with s_t = 0 leaves the state as it is, as padding must.
+    A token with s_t = 0 leaves the state unchanged; use such tokens as padding.
 
     Args:
         x: the input.
         dt: the step of each token and head.
         A: the rate of each head, negative.
-        B: the input's weight in each state; each group serves heads / groups heads in a row.
-        C: each state's weight in the output, by groups.
-        D: the factor of the input in the output; none if None.
-        dt_bias: the bias of the step; None: `dt` is the step, which must not be negative.
-        initial_state: the state before the first token read; zero if None.
-        resets: for the direction, or for each of both, where exp(s_t A) counts as zero.
-        direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
-            heads is.
-        chunk_size: tokens of a chunk, a power of two; any length is allowed.
-        implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for. A
-            TPU takes its kernel where P and N are at least 64.
+        B: the weight of the input in each state; each group serves heads / groups consecutive heads.
+        C: the weight of each state in the output, by group.
+        D: the factor of the input in the output; None to omit the term.
+        dt_bias: the bias of the step; if None, `dt` is the step and must not be negative.
+        initial_state: the state before the first token in reading order; zero if None.
+        resets: for each direction, the tokens where exp(s_t A) counts as zero.
+        direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
+            of the heads in reverse).
+        chunk_size: the number of tokens of a chunk, a power of two; the sequence can have any length.
+        implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
+            default, a TPU uses its kernel if P and N are at least 64.
 
     Returns:
-        y in the type of x, and in float32 the state after the last token that was read.
+        (y, last state): y in the dtype of x; the state after the last token in reading order, in float32.
 
     Raises:
         ValueError: shapes or counts differ, an axis is empty, or a choice is unknown.
