@@ -3,11 +3,16 @@
     state = init_bandit(config, weights, groups, num_decisions, key)
     state = propose(observe(state, validation_losses))      # at every decision; state.mixture is in force
 
-`rewards.py` says what an action earned (`reward.py` is the published formula), and `policies/` has one
-file for each way to choose. `state.py` holds what is saved in a checkpoint, and `decisions.py` the three
-functions above. Policy birdie has `critic.py` and `transformer_critic.py`, which predict rewards, and
-`proposals.py`, which finds the action that they predict most of. `classes.py` has what policies need that
-work on classes, `trust_region.py` the step of those that follow estimated gains.
+Modules:
+
+- `decisions.py`: the three functions above.
+- `state.py`: the bandit's state, which is part of a checkpoint.
+- `rewards.py`: the rewards of an action. `reward.py` has the published formula.
+- `policies/`: the policies, one file each.
+- `critic.py`, `transformer_critic.py`: the critics of policy birdie, which predict rewards.
+- `proposals.py`: the search for the action with the highest predicted reward.
+- `classes.py`: functions for policies that work on classes of arms.
+- `trust_region.py`: the step of policies that follow estimated gains.
 """
 
 from birdie_jax.bandit.critic import CRITICS

@@ -1,4 +1,4 @@
-"""Classes of arms: their shares of a mixture, their losses, and how a class's share falls to its arms."""
+"""Classes of arms: their shares of a mixture, their losses, and the shares of the arms in a class."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -14,7 +14,7 @@ def class_masses(
     mixtures: Float[Array, "*candidates arms"], groups: Int[Array, " arms"], classes: int
 ) -> Float[Array, "*candidates classes"]:
     """Return the sum over the arms of each class."""
-    # A reduction, not a scatter: on a GPU the order in which a scatter adds is not the same every time.
+    # A reduction is deterministic. A scatter on a GPU adds in a different order every time.
     is_member = groups == jnp.arange(classes)[:, None]
     return jnp.sum(jnp.where(is_member, mixtures[..., None, :], 0.0), axis=-1)
 
@@ -30,9 +30,9 @@ def own_shares(state: BanditState) -> ClassVector:
 
 
 def over_arms(state: BanditState, shares: ClassVector) -> ArmVector:
-    """Return the mixture in which a class divides its share among its arms as the own weights do.
+    """Return the mixture that splits each class's share among its arms by the mixture's own weights.
 
-    Arms of a class whose own weights are 0 have equal shares.
+    If all own weights of a class are 0, its arms have equal shares.
     """
     total = own_shares(state)[state.groups]
     within = jnp.where(total > 0, state.initial / jnp.where(total > 0, total, 1.0), state.class_scale)
@@ -40,9 +40,9 @@ def over_arms(state: BanditState, shares: ClassVector) -> ArmVector:
 
 
 def class_falls(state: BanditState) -> ClassHistory:
-    """Return by how much the mean loss of each class fell under the mixture of each row, in nats.
+    """Return the fall of each class's mean loss under the mixture of each row, in nats.
 
-    0 in the rows whose action has no observation after it yet, and where a loss is not finite.
+    The fall is 0 in rows without a later observation, and where a loss is not finite.
     """
     is_known = jnp.arange(state.losses.shape[0])[:, None] < current_row(state)
     falls = class_means(state, state.losses - jnp.roll(state.losses, -1, axis=0))
@@ -50,13 +50,13 @@ def class_falls(state: BanditState) -> ClassHistory:
 
 
 def row_decisions(state: BanditState) -> Int[Array, " history"]:
-    """Return the number of the decision that each row of the history belongs to; negative: none."""
+    """Return the number of the decision in each row of the history. A negative number means none."""
     rows = jnp.arange(state.losses.shape[0])
     return rows + jnp.maximum(state.count - 1 - state.decisions, 0)
 
 
 def trailing_means(state: BanditState, values: ClassHistory, half_life: float) -> ClassHistory:
-    """Return for each row the mean of this row and those before it; a row counts half after `half_life`."""
+    """Return for each row the mean of it and all earlier rows. Weights halve every `half_life` rows."""
     rows = jnp.arange(values.shape[0])
     age = rows[:, None] - rows
     is_past = (age >= 0) & (row_decisions(state) >= 0)

@@ -1,9 +1,9 @@
-"""The critic: from the history of losses and actions to the reward that an action would earn.
+"""The critic predicts the reward of an action from the history of losses and actions.
 
-A critic is a linen module with three methods, so a long history is read once however many
-candidates are then scored against it:
+A critic is a linen module with three methods. It reads a long history only once, for any number of
+candidates:
 
-- `critic(steps, used)` predicts the rewards at every step, to learn from;
+- `critic(steps, used)` predicts the rewards at every step, for training;
 - `critic.prefill(steps, used)` reads the first `used` steps and returns a cache;
 - `critic.predict_next(cache, step)` predicts the rewards of one more step after them.
 
@@ -33,7 +33,7 @@ from birdie_jax.registry import Registry
 
 
 class CriticState(flax.struct.PyTreeNode):
-    """A critic as it is trained and saved.
+    """The trainable state of a critic, which is part of a checkpoint.
 
     Attributes:
         parameters: the critic's parameters.
@@ -48,8 +48,8 @@ class RecurrentCriticCache(NamedTuple):
     """The cache of the Gated SSM critic after reading a history.
 
     Attributes:
-        used: int32, steps that were read.
-        layers: the state of each layer after the last of them; without meaning where `used` is 0.
+        used: int32, the number of steps read.
+        layers: the state of each layer after the last step read; undefined if `used` is 0.
     """
 
     used: Int[Array, ""]
@@ -60,10 +60,10 @@ class GatedSSMCritic(nn.Module):
     """A causal stack of Gated SSM blocks (Birdie, section 3.3: four layers), in float32.
 
     Attributes:
-        arms: the number of rewards that a prediction holds.
+        arms: the number of rewards in a prediction.
         layers: the number of blocks.
         features: the width of the residual stream.
-        state: the recurrent channels of a block.
+        state: the number of recurrent channels in a block.
     """
 
     arms: int
@@ -94,22 +94,22 @@ class GatedSSMCritic(nn.Module):
             dtype="float32",
             scan_dtype="float32",
             remat="none",
-            # A few dozen steps are too short for a kernel, and one path is the same on every platform.
+            # A few dozen steps are too short for a kernel, and XLA runs the same path on every platform.
             scan_implementation="xla",
         )
 
     def __call__(
         self, steps: Float[Array, "length inputs"], used: Int[Array, ""]
     ) -> Float[Array, "length arms"]:
-        """Predict the rewards of each of the first `used` steps from it and the steps before it."""
+        """Predict the rewards of each of the first `used` steps from that step and all earlier ones."""
         x, _ = self.blocks(self.entry(steps)[None], None, _layout(jnp.arange(steps.shape[0]) < used))
         return self._rewards(x)[0]
 
     def prefill(self, steps: Float[Array, "length inputs"], used: Int[Array, ""]) -> RecurrentCriticCache:
         """Read the first `used` steps."""
         length = steps.shape[0]
-        # The blocks hand back their state at the last position of a call. So the steps go to the end of
-        # the buffer, and its unused part, now in front, is cut off by the reset of the first step.
+        # The blocks return their state at the last position of a call, so the steps move to the end of
+        # the buffer. The reset of the first step cuts off the unused part, which is now in front.
         aligned = jnp.roll(steps, length - used, axis=0)
         one = make_mixer(self._architecture(), parent=None).empty_cache(1)
         empty = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.layers, *leaf.shape)), one)
@@ -118,7 +118,7 @@ class GatedSSMCritic(nn.Module):
         return RecurrentCriticCache(used=used, layers=cast(RecurrentCache, layers))
 
     def predict_next(self, cache: RecurrentCriticCache, step: Float[Array, " inputs"]) -> ArmVector:
-        """Predict the rewards of `step`, taken after the steps in `cache`."""
+        """Predict the rewards of `step`, which follows the steps in `cache`."""
         everywhere = jnp.ones((1, 1), bool)
         layout = Layout(
             segment_ids=everywhere.astype(jnp.int32),
@@ -161,15 +161,15 @@ def make_critic(config: BanditConfig, arms: int) -> Critic:
 def critic_inputs(
     losses: Float[Array, "*steps arms"], actions: Float[Array, "*steps arms"]
 ) -> Float[Array, "*steps inputs"]:
-    """Return the critic's steps: losses and actions, each of unit root mean square over the arms.
+    """Return the critic's steps: losses and actions, each with unit root mean square over the arms.
 
-    A loss or action that is not finite counts as 0, so the result is finite whatever was measured.
+    A loss or action that is not finite counts as 0, so the result is always finite.
     """
     return jnp.concatenate([_scale_to_unit_rms(losses), _scale_to_unit_rms(actions)], axis=-1)
 
 
 def decayed_parameters(critic: Critic) -> PyTree[bool]:
-    """Return for each parameter of a critic whether it has weight decay, as its policy says."""
+    """Return for each parameter of a critic whether its policy applies weight decay."""
     step = jax.ShapeDtypeStruct((1, 2 * critic.arms), jnp.float32)
     policies = collect_policies(critic, step, jax.ShapeDtypeStruct((), jnp.int32))
     return jax.tree.map(lambda policy: policy.weight_decay, policies)
@@ -177,8 +177,8 @@ def decayed_parameters(critic: Critic) -> PyTree[bool]:
 
 def _scale_to_unit_rms(x: Float[Array, "*steps arms"]) -> Float[Array, "*steps arms"]:
     x = jnp.where(jnp.isfinite(x), x, 0.0)
-    # Divided by the largest first: the square of a diverged loss need not fit float32. The small constants
-    # keep a row of zeros at zero.
+    # Divide by the largest first, because the square of a diverged loss can overflow float32. The small
+    # constants keep a row of zeros at zero.
     x = x / (jnp.max(jnp.abs(x), axis=-1, keepdims=True) + 1e-30)
     return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-12)
 

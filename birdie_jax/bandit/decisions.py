@@ -1,4 +1,4 @@
-"""The decisions: the state at the start, its change by an observation, and the next mixture."""
+"""The bandit's functions: create the state, record an observation, and choose the next mixture."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,15 +28,16 @@ def init_bandit(
 
     Args:
         config: the reward, the policy and their settings.
-        weights: [arms], the mixture's own weights, at least 0; they need not sum to 1. Concrete.
-        groups: [arms], integers that name each arm's class. Concrete.
-        num_decisions: decisions of the whole run; the history's size and the exploration schedule.
+        weights: [arms], the mixture's own weights, at least 0; they need not sum to 1. Must be concrete.
+        groups: [arms], integers that identify each arm's class. Must be concrete.
+        num_decisions: the number of decisions in the whole run. It sets the size of the history and the
+            length of the exploration schedule.
         key: a JAX random key, typed or raw; may be traced.
-        class_names: the names of the classes, in the order of their integers, for a policy whose settings
-            name them; the integers themselves unless given.
+        class_names: the names of the classes, in the order of their integers, for policies with settings
+            that refer to classes by name. The default is the integers.
 
     Returns:
-        A state whose mixture is what the policy makes of the normalised `weights`.
+        A state with the policy's initial mixture for the normalised `weights`.
 
     Raises:
         ValueError: an argument has a wrong shape or value; the message names it.
@@ -57,7 +58,7 @@ def init_bandit(
     policy.check_classes(config, names, num_decisions)
 
     initial = jnp.asarray(weights / weights.sum(), jnp.float32)
-    # The same generator whatever the caller's key or the platform's default.
+    # Use the same generator for every kind of key and on every platform.
     data = jax.random.bits(key, (2,), jnp.uint32)
     history = jnp.zeros((num_decisions + 1, arms), jnp.float32)
     none_yet = jnp.full(arms, jnp.nan, jnp.float32)
@@ -88,23 +89,23 @@ def observe(
     accuracies: ArrayLike | None = None,
     gains: ArrayLike | None = None,
 ) -> BanditState:
-    """Take in the validation loss of every arm, measured now under the mixture in force.
+    """Record the validation loss of every arm under the current mixture.
 
-    From the second observation on, the action before it gets its rewards. Then the policy takes in the new
-    row of the history.
+    From the second observation on, this sets the rewards of the previous action. Then the policy updates
+    its own arrays from the new row of the history.
 
-    A loss that is NaN or infinite is kept as it is in `losses`, but the arm's rewards on both sides of it
-    are 0, and birdie's critic reads 0 in its place: one diverged arm does not spoil the others.
+    A NaN or infinite loss stays in `losses`, but the arm's rewards before and after it are 0, and birdie's
+    critic reads 0 instead. One diverged arm does not affect the others.
 
     Args:
-        state: after the last `propose` (or `observe`, then the mixture simply went on).
+        state: the state after the last `propose`. After another `observe`, the mixture stays the same.
         losses: float32 [arms].
-        accuracies: float32 [arms], the share of target tokens that are right; required by a policy that
-            reads them.
+        accuracies: float32 [arms], the share of correct target tokens; required by a policy that reads
+            them.
         gains: float32 [arms], the gains of gradients; required by a policy that reads them.
 
     Raises:
-        ValueError: an argument has a wrong shape, or one is missing that the policy reads.
+        ValueError: an argument has a wrong shape, or an argument that the policy reads is missing.
     """
     losses = _of_every_arm(state, "losses", losses)
     extra = {}
@@ -113,7 +114,7 @@ def observe(
             if given is None:
                 raise ValueError(f"observe: policy {state.config.policy!r} requires {name}; found None")
             extra[name] = _of_every_arm(state, name, given)
-    # Beyond the planned number of decisions the history slides; until then `row` is `count`.
+    # After the planned number of decisions, the history drops its oldest row. Until then, `row` is `count`.
     last = state.decisions
     slide = (state.count > last).astype(jnp.int32)
     all_losses, actions, rewards = (
@@ -124,7 +125,7 @@ def observe(
     is_finite = jnp.isfinite(all_losses[before]) & jnp.isfinite(losses)
     all_losses = all_losses.at[row].set(losses)
     earned = jnp.where(is_finite, find_reward(state.config.reward)(state.config, all_losses, row), 0.0)
-    # The first observation has no action before it: row 0 is cleared here and filled by the second.
+    # No action precedes the first observation. It clears row 0, which the second observation fills.
     rewards = rewards.at[before].set(jnp.where(row > 0, earned, 0.0)).at[row].set(0.0)
     state = state.replace(
         losses=all_losses,
@@ -138,9 +139,9 @@ def observe(
 
 @jax.jit
 def propose(state: BanditState) -> BanditState:
-    """Choose the mixture that is in force until the next observation, and record it in the history.
+    """Choose the mixture until the next observation, and record it in the history.
 
-    Called twice at one observation it gives the same.
+    A second call at the same observation returns the same mixture.
 
     Args:
         state: the bandit after `observe`.

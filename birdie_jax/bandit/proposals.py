@@ -1,4 +1,4 @@
-"""The actions of policy birdie: a random one to explore, and the best by the critic's predictions."""
+"""The actions of policy birdie: a random action to explore, or the action that the critic rates best."""
 
 from typing import cast
 
@@ -12,9 +12,9 @@ from birdie_jax.bandit.critic import CriticState, critic_inputs, make_critic
 from birdie_jax.bandit.state import BanditState, current_row, history_steps
 from birdie_jax.bandit_config import BanditConfig
 
-# Candidates that are scored at once: bounds memory to a few tens of megabytes at the paper's size.
+# Candidates to score at once. This limits memory to a few tens of megabytes at the paper's size.
 CHUNK = 1024
-# An exploring action leaves a share between these two to the classes that it did not choose.
+# An exploring action leaves a share between these bounds to the classes that it does not choose.
 MIN_RESIDUAL_MASS, MAX_RESIDUAL_MASS = 0.02, 0.2
 
 SELECTIONS = ("candidates", "top_arms")
@@ -23,10 +23,10 @@ CRITIC_ERRORS = ("scaled", "classes")
 
 
 def check_proposal_settings(config: BanditConfig, num_arms: int) -> None:
-    """Check what names and sizes a proposal for `num_arms` arms needs.
+    """Check the settings of proposals for `num_arms` arms.
 
     Raises:
-        ValueError: the selection or the prior is unknown, or more arms are to be selected than there are.
+        ValueError: the selection or the prior is unknown, or `top_arms` exceeds the number of arms.
     """
     if config.selection not in SELECTIONS:
         raise ValueError(f"bandit.selection: found {config.selection!r}; allowed: {', '.join(SELECTIONS)}")
@@ -42,10 +42,10 @@ def check_proposal_settings(config: BanditConfig, num_arms: int) -> None:
 def exploring_action(key: Key, groups: Int[Array, " arms"], classes: int) -> ArmVector:
     """Return a random mixture that puts most of its mass on one or two classes.
 
-    One or two classes are chosen, equally likely; two share the mass at random. All other classes share
-    2 to 20 % evenly. Within a class the mass is split evenly at one decision in two, else by the fourth
-    power of uniform numbers: otherwise the critic could never separate the arms of a class of 54. Every
-    arm's probability is positive.
+    It chooses one class or two with equal probability. Two classes share the mass at random. All other
+    classes share 2 to 20 % evenly. One decision in two splits the mass of a class evenly. The other
+    decisions split it by the fourth power of uniform numbers; otherwise the critic could not separate the
+    arms of a class of 54. Every arm's probability is positive.
 
     Args:
         key: a typed random key.
@@ -61,7 +61,7 @@ def exploring_action(key: Key, groups: Int[Array, " arms"], classes: int) -> Arm
     residual = jax.random.uniform(residual_key, minval=MIN_RESIDUAL_MASS, maxval=MAX_RESIDUAL_MASS)
     mass = (1.0 - residual) * focus + residual * others / jnp.maximum(others.sum(), 1.0)
 
-    # The floor keeps the fourth power of every arm, and of every class that got a small share, positive.
+    # The floor keeps the fourth power of every arm, and every small share of a class, positive.
     split = jax.random.uniform(within_key, groups.shape, minval=0.1) ** 4
     split = jnp.where(jax.random.bernoulli(even_key), jnp.ones_like(split), split)
     total = class_masses(split, groups, classes)
@@ -69,14 +69,14 @@ def exploring_action(key: Key, groups: Int[Array, " arms"], classes: int) -> Arm
 
 
 def best_action(state: BanditState, key: Key) -> ArmVector:
-    """Return the mixture that `config.selection` finds best by the critic's predicted rewards.
+    """Return the best mixture by the critic's predicted rewards, chosen with `config.selection`.
 
-    - candidates: the mean of the `average_best` best of 2 * `candidates` random mixtures, drawn as
-      `candidate_prior` says (Birdie, section 3.3, takes the single best; the published code the mean of 8).
+    - candidates: the mean of the `average_best` best of 2 * `candidates` random mixtures from
+      `candidate_prior`. Birdie, section 3.3, takes the single best; the published code takes the mean of 8.
     - top_arms: the `top_arms` best arms with equal probability (RL-MoD, early draft section 4.1). The draft
-      speaks of the estimated reward of objective i under the present parameters, and of synergies between
-      objectives; it is read here as: ask the critic for the action that trains on arm i alone, and rank
-      arms by all that this action would earn, not by arm i's own reward only.
+      mentions the estimated reward of objective i under the present parameters, and synergies between
+      objectives. Here the critic scores the action that trains on arm i alone, and arms are ranked by the
+      sum of all rewards of this action, not only by arm i's own reward.
     """
     if state.config.selection == "top_arms":
         scores = candidate_scores(state, jnp.eye(state.arms))
@@ -90,12 +90,12 @@ def best_action(state: BanditState, key: Key) -> ArmVector:
 def random_candidates(
     key: Key, config: BanditConfig, groups: Int[Array, " arms"], classes: int
 ) -> Float[Array, "candidates arms"]:
-    """Return `config.candidates` random mixtures, then as many sharpened ones.
+    """Return `config.candidates` random mixtures, followed by the same number of sharpened mixtures.
 
     - `candidate_prior` arms: uniform numbers over arms, or their fourth powers, normalised (the published
-      code). A sum of many draws hardly varies: a class of n among 104 arms always gets about n / 104.
-    - `candidate_prior` classes: the same numbers over classes, and over the arms of each class to split
-      what it got. Where each arm is a class of its own the two are the same distribution.
+      code). A sum of many draws hardly varies, so a class of n among 104 arms always gets about n / 104.
+    - `candidate_prior` classes: the same numbers over classes, and over the arms of each class to split its
+      share. If every class has one arm, the two priors are the same distribution.
 
     Args:
         key: a typed random key.
@@ -112,7 +112,7 @@ def random_candidates(
 
 
 def _draw_some_sharpened(key: Key, count: int, size: int) -> Float[Array, "candidates size"]:
-    # The floor keeps a vector's sum, and after averaging every arm's probability, positive.
+    # The floor keeps the sum of a vector positive, and so every arm's probability after averaging.
     uniform = jax.random.uniform(key, (2 * count, size), minval=1e-3)
     return jnp.concatenate([uniform[:count], uniform[count:] ** 4])
 
@@ -123,15 +123,15 @@ def candidate_scores(
 ) -> Float[Array, " candidates"]:
     """Return the sum over arms of the class-scaled rewards that the critic predicts for each candidate.
 
-    The critic reads the history once, up to the present observation; then each candidate costs one step
-    from there, with the losses of the present observation.
+    The critic reads the history once, up to the current observation. Each candidate then costs one step,
+    with the losses of the current observation.
 
     Args:
         state: a state of policy birdie, after at least one `observe`.
         candidates: any number of mixtures.
 
     Raises:
-        ValueError: the state has no critic, or the candidates are not of [candidates, arms].
+        ValueError: the state has no critic, or the candidates do not have shape [candidates, arms].
     """
     if not isinstance(state.policy_state, CriticState):
         raise ValueError(f"candidate_scores: policy {state.config.policy!r} has no critic")

@@ -1,4 +1,4 @@
-"""The reward of one arm: how far its validation loss fell between two decisions."""
+"""The published reward of an arm for the fall of its validation loss between two decisions."""
 
 import math
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-# exp(1) appears twice in the published formula: once inside the hyperbolic tangent, once outside.
+# exp(1) appears twice in the published formula: inside and outside the hyperbolic tangent.
 _E = math.e
 
 
@@ -20,15 +20,16 @@ def reward(old_loss: ArrayLike, new_loss: ArrayLike) -> jax.Array:
         n = e * sqrt(L0 * L1) * ((L1 - L0) / (L0 + 1e-8))^3
         reward = clip(-100 * e * tanh(n), -1, 1)
 
-    A loss that falls earns up to 1, one that rises loses up to 1. The cube makes small changes worth next
-    to nothing: at a loss of 2, a fall by 1 % earns 0.0015, by 5 % 0.18, by 9 % and more 1.
+    The reward of a falling loss is at most 1, and that of a rising loss at least -1. Because of the cube,
+    small changes earn almost nothing: at a loss of 2, a fall of 1 % earns 0.0015, 5 % earns 0.18, and 9 %
+    or more earns 1.
 
     Args:
         old_loss: L0, any shape, cast to float32.
-        new_loss: L1, a shape that broadcasts against it.
+        new_loss: L1, any shape that broadcasts with L0.
 
     Returns:
-        float32 of the broadcast shape within [-1, 1]; 0 where the formula has no value (NaN losses, or
+        float32 of the broadcast shape within [-1, 1]; 0 where the formula is undefined (NaN losses, or
         losses of opposite sign).
     """
     old = jnp.asarray(old_loss, jnp.float32)

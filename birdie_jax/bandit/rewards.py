@@ -1,4 +1,4 @@
-"""The type of a reward, and every reward by its name."""
+"""The type of a reward, and the registry of rewards."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,25 +12,25 @@ from birdie_jax.bandit_config import BanditConfig
 from birdie_jax.registry import Registry
 
 Reward = Callable[[BanditConfig, Float[Array, "history arms"], Int[Array, ""]], ArmVector]
-"""(config, losses of every observation, row of the newest) -> what the action before that row earned.
+"""(config, losses of every observation, newest row) -> the rewards of the action before that row.
 
-It is called from the second observation on, is traced by `jax.jit`, and must not read rows after the newest
-one, which are unused. A loss may be NaN or infinite in any row; where one of the last two is, the arm's
-reward is set to 0 whatever the function returns. Rewards are within [-1, 1]. All that a reward remembers is
-the history, so it adds nothing to a checkpoint.
+The bandit calls it from the second observation on, and `jax.jit` traces it. It must not read rows after the
+newest row; they are unused. A loss may be NaN or infinite in any row. If one of the last two is, the bandit
+sets the arm's reward to 0. Rewards are within [-1, 1]. A reward has no state except the history, so it adds
+nothing to a checkpoint.
 """
 
 REWARDS: Registry[Reward] = Registry("bandit.reward")
-"""The rewards by the names that `config.bandit.reward` may have."""
+"""The rewards, by the names that `config.bandit.reward` accepts."""
 
 register_reward = REWARDS.register
 find_reward = REWARDS.find
 
 
 def loss_falls(losses: Float[Array, "history arms"], row: Int[Array, ""]) -> Float[Array, "history arms"]:
-    """Return by how much each loss fell from the observation before to each row, in nats.
+    """Return the fall of each loss from the previous observation to each row, in nats.
 
-    NaN in row 0, which has none before it, after `row`, and where one of the two losses is not finite.
+    The fall is NaN in row 0, in rows after `row`, and where one of the two losses is not finite.
     """
     before = jnp.roll(losses, 1, axis=0)
     number = jnp.arange(losses.shape[0])[:, None]
@@ -41,7 +41,7 @@ def loss_falls(losses: Float[Array, "history arms"], row: Int[Array, ""]) -> Flo
 def _recent_falls(
     config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
 ) -> tuple[Float[Array, "history arms"], Bool[Array, "history arms"]]:
-    """Return all falls, and which of them are known and within the last `reward_memory`."""
+    """Return all falls, and a mask of the known ones within the last `reward_memory` observations."""
     falls = loss_falls(losses, row)
     is_recent = jnp.arange(losses.shape[0])[:, None] > row - config.reward_memory
     return falls, is_recent & ~jnp.isnan(falls)
@@ -50,7 +50,7 @@ def _recent_falls(
 def published(config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]) -> ArmVector:
     """Return `reward` of the last two losses, the formula of the Birdie authors' code.
 
-    It is cubic in the relative change: early actions earn 1 or -1, late ones next to nothing.
+    It is cubic in the relative change. Early actions earn 1 or -1, and late actions earn almost nothing.
     """
     del config
     return reward(losses[jnp.maximum(row - 1, 0)], losses[row])
@@ -63,9 +63,9 @@ register_reward("published", published)
 #
 #     reward = clip(d / (2 s), -1, 1)
 #
-# so that a fall of the usual size earns a half, early in a run as late. It does not depend on the unit
-# of the loss, and each arm has a scale of its own: an arm that is nearly learned says as much as one
-# that is not. The price is that an arm that has stopped moving shows its noise at full size.
+# A fall of the usual size earns one half, both early and late in a run. The reward does not depend on the
+# unit of the loss. Each arm has its own scale, so nearly learned arms count as much as others. The
+# drawback is that an arm whose loss no longer changes shows its noise at full size.
 
 # The multiple of an arm's usual change that earns 1.
 _FULL_REWARD = 2.0
@@ -74,7 +74,7 @@ _FULL_REWARD = 2.0
 def running_scale(
     config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
 ) -> ArmVector:
-    """Return the last fall of each arm's loss over twice the mean size of its falls; 0 for no change."""
+    """Return the last fall of each arm's loss divided by twice the mean size of its falls."""
     falls, is_known = _recent_falls(config, losses, row)
     sizes = jnp.sum(jnp.where(is_known, jnp.abs(falls), 0.0), axis=0)
     scale = sizes / jnp.maximum(jnp.sum(is_known, axis=0), 1)
@@ -86,14 +86,14 @@ register_reward("running_scale", running_scale)
 
 
 # Graves et al. 2017 ("Automated Curriculum Learning for Neural Networks", section 2.3) map a progress d
-# by two quantiles of the progress so far, of all tasks together, linearly to [-1, 1]:
+# linearly to [-1, 1], with two quantiles of the past progress on all tasks:
 #
 #     reward = clip(2 (d - q_20) / (q_80 - q_20) - 1, -1, 1)
 #
-# Theirs are quantiles of a random sample of all history; here of the last `reward_memory` observations,
-# for what a loss moves shrinks by orders of magnitude over a run. `learning_progress` takes d, the fall
-# of the arm's loss, with its sign; `absolute_progress` takes |d|: an arm that is being forgotten is
-# learnable too (Oudeyer et al. 2007). All arms share one scale, so an arm that has stopped moving
+# They use the quantiles of a random sample of the whole history. This code uses the last `reward_memory`
+# observations, because changes of a loss shrink by orders of magnitude over a run. `learning_progress`
+# uses d, the fall of the arm's loss, with its sign. `absolute_progress` uses |d|, because a forgotten arm
+# is learnable too (Oudeyer et al. 2007). All arms share one scale, so an arm whose loss no longer changes
 # earns little.
 
 _LOW, _HIGH = 0.2, 0.8
@@ -108,13 +108,13 @@ def learning_progress(
 ) -> ArmVector:
     """Return each arm's last progress, on the scale of all arms' recent progress.
 
-    Where the two quantiles are equal, what is above them earns 1, what is below -1, and what is there 0.
+    If the two quantiles are equal, progress above them earns 1, below them -1, and equal to them 0.
 
     Args:
-        config: `reward_memory`, the observations whose progress makes the scale.
+        config: the configuration; `reward_memory` is the number of observations that set the scale.
         losses: the losses of every observation.
         row: the newest observation.
-        absolute: whether a loss that rises counts as progress too.
+        absolute: whether a rising loss also counts as progress.
     """
     falls = loss_falls(losses, row)
     progress = jnp.abs(falls) if absolute else falls
@@ -133,17 +133,17 @@ register_reward("absolute_progress", partial(learning_progress, absolute=True))
 #
 #     reward = clip((d - m) / (2 sqrt(v)), -1, 1)
 #
-# What an arm's loss does by itself, whatever the mixture, earns nothing. `running_scale` gives a half for
-# it at every decision.
+# A steady fall of a loss, independent of the mixture, earns nothing. With `running_scale` it earns one half
+# at every decision.
 
 
 def standardised(
     config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
 ) -> ArmVector:
-    """Return each arm's last fall from the mean of its recent ones, over twice their standard deviation."""
+    """Return each arm's last fall minus its recent mean, divided by twice the standard deviation."""
     falls, is_known = _recent_falls(config, losses, row)
     known = jnp.where(is_known, falls, 0.0)
-    # The square of a small fall need not fit float32.
+    # The square of a small fall can underflow float32.
     largest = jnp.max(jnp.abs(known), axis=0)
     falls = falls / jnp.where(largest > 0, largest, 1.0)
     number = jnp.maximum(jnp.sum(is_known, axis=0), 1)

@@ -11,36 +11,37 @@ from birdie_jax.array_types import ArmVector, Key, KeyData
 from birdie_jax.bandit.critic import critic_inputs
 from birdie_jax.bandit_config import BanditConfig
 
-# What a decision's key is folded with, so no two uses share random numbers.
+# Each use of a decision's key folds in its own number, so no two uses share random numbers.
 LEARNING, PROPOSING, EXPLORING = 0, 1, 2
 
 
-# Not checked at runtime: JAX builds the same class with shapes, shardings and placeholders as leaves.
+# No type checks at runtime: JAX also builds this class with shapes, shardings or placeholders as leaves.
 @typing.no_type_check
 class BanditState(flax.struct.PyTreeNode):
-    """Everything the bandit knows: a pytree of plain arrays that is part of the train state.
+    """The state of the bandit: a pytree of plain arrays that is part of the train state.
 
-    Row k of the history belongs to observation k: the losses measured then, the action (mixture) in force
-    from then on, and the rewards that this action had earned by observation k + 1. A run of n decisions
-    observes n + 1 times. Should it observe more often, the oldest row is dropped.
+    Row k of the history belongs to observation k. It has the measured losses, the action (mixture) that
+    follows, and the rewards of this action at observation k + 1. A run of n decisions has n + 1
+    observations. A further observation drops the oldest row.
 
     Attributes:
-        mixture: float32 [arms], the probabilities in force; they sum to 1.
+        mixture: float32 [arms], the current probabilities; they sum to 1.
         losses: float32 [decisions + 1, arms], as measured, finite or not.
-        actions: float32 [decisions + 1, arms], the mixture that each observation was followed by.
+        actions: float32 [decisions + 1, arms], the mixture after each observation.
         rewards: float32 [decisions + 1, arms], not scaled by class.
         count: int32, observations so far.
         policy_state: the policy's own arrays (`Policy.init_state`); empty for a policy that has none.
-        key: uint32 [2], data of a threefry key; every random number is drawn from it, `count` and its use.
-        initial: float32 [arms], the mixture's own weights, summing to 1.
+        key: uint32 [2], data of a threefry key. All random numbers depend on it, `count` and their use.
+        initial: float32 [arms], the mixture's own weights; they sum to 1.
         groups: int32 [arms], class of each arm, from 0 to classes - 1.
         class_scale: float32 [arms], 1 / (arms in the arm's class).
         config: the bandit's configuration; static.
         decisions: the number of decisions of the whole run; static.
         classes: the number of classes; static.
         class_names: the name of each class, in the order of `groups`; static.
-        accuracies: float32 [arms], of the last observation; None where the policy does not read them.
-        gains: float32 [arms], the same of the gains of gradients (`policies/gradients.py`).
+        accuracies: float32 [arms], of the last observation; None if the policy does not read them.
+        gains: float32 [arms], the gains of gradients (`policies/gradients.py`) at the last observation;
+            None if the policy does not read them.
     """
 
     mixture: ArmVector
@@ -67,7 +68,7 @@ class BanditState(flax.struct.PyTreeNode):
 
 
 def current_row(state: BanditState) -> Int[Array, ""]:
-    """Return the history's row of the last observation (0 before the first)."""
+    """Return the row of the last observation in the history (0 before the first)."""
     return jnp.clip(state.count - 1, 0, state.decisions)
 
 
@@ -78,11 +79,11 @@ def history_steps(state: BanditState, used: Int[Array, ""]) -> Float[Array, "len
 
 
 def decision_key(state: BanditState, use: int) -> Key:
-    """Return the key of the present decision for `use`: a function of the run's key and `count` alone."""
+    """Return the key of the current decision for `use`. It depends only on the run's key, `count` and `use`."""
     return numbered_key(state, state.count, use)
 
 
 def numbered_key(state: BanditState, number: Int[Array, ""], use: int) -> Key:
-    """Return the key of a number, such as that of a pair of decisions, for `use`."""
+    """Return the key of `number`, such as the number of a pair of decisions, for `use`."""
     key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
     return jax.random.fold_in(jax.random.fold_in(key, number), use)

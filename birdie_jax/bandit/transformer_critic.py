@@ -1,4 +1,4 @@
-"""A small causal Transformer as critic: the early draft's RL-MoD (section 4.1: two layers)."""
+"""The critic of RL-MoD, a small causal Transformer (early draft, section 4.1: two layers)."""
 
 from typing import NamedTuple
 
@@ -18,9 +18,9 @@ _FLOAT32 = jnp.dtype("float32")
 class RewardHead(nn.Module):
     """Linear map to one reward per arm, with bias.
 
-    Rewards are within 1 and mostly near 0, and a score sums a hundred of them. So the weights start at a
-    tenth of the usual size: the noise of an untrained head would drown what the critic learns first. They
-    do not start at 0, where all candidates would score the same.
+    Rewards are within [-1, 1] and mostly near 0, and a score sums about a hundred of them. The weights start
+    at a tenth of the usual size, because the noise of an untrained head would hide the first things that
+    the critic learns. They do not start at 0, because all candidates would then have the same score.
 
     Attributes:
         arms: the number of rewards.
@@ -30,7 +30,7 @@ class RewardHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch arms"]:
-        """Map each step independently."""
+        """Map each step to its rewards."""
         init = nn.initializers.variance_scaling(0.01, "fan_in", "normal")
         kernel_policy = ParameterPolicy((None, None), weight_decay=True)
         kernel = parameter(self, "kernel", init, (x.shape[-1], self.arms), kernel_policy)
@@ -55,7 +55,7 @@ class AttentionCriticCache(NamedTuple):
     """The cache of the Transformer critic after reading a history.
 
     Attributes:
-        used: int32, steps that were read; keys and values from `used` on are not to be attended to.
+        used: int32, the number of steps read. Attention must ignore keys and values from `used` on.
         layers: the keys and values of each layer.
     """
 
@@ -64,11 +64,13 @@ class AttentionCriticCache(NamedTuple):
 
 
 class AttentionLayer(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); heads are 64 wide, or as wide as a narrower model.
+    """x + attention(norm(x)), then x + mlp(norm(x)).
+
+    Heads are 64 wide. A model narrower than 64 has one head of its own width.
 
     Attributes:
         features: the width of the residual stream.
-        output_scale: a factor on the initial size of what is added to it.
+        output_scale: a factor on the initial weights of the two output projections.
     """
 
     features: int
@@ -81,7 +83,7 @@ class AttentionLayer(nn.Module):
         before: KeysAndValues | None,
         visible: Bool[Array, "length attended"],
     ) -> tuple[Float[Array, "length features"], KeysAndValues]:
-        """Apply the layer; `visible` is over the keys of `before`, if there are any, then those of `x`."""
+        """Apply the layer. `visible` covers the keys of `before`, if any, followed by the keys of `x`."""
         width = min(HEAD_WIDTH, self.features)
         heads = max(1, self.features // HEAD_WIDTH)
         normalised = RMSNorm(name="attention_norm")(x)
@@ -102,10 +104,10 @@ class AttentionLayer(nn.Module):
 
 
 class TransformerCritic(nn.Module):
-    """Pre-norm causal Transformer with sinusoidal positions; its methods are those of `critic.py`.
+    """Pre-norm causal Transformer with sinusoidal positions. `critic.py` describes its methods.
 
     Attributes:
-        arms: the number of rewards that a prediction holds.
+        arms: the number of rewards in a prediction.
         layers: the number of attention layers.
         features: the width of the residual stream.
     """
@@ -125,7 +127,7 @@ class TransformerCritic(nn.Module):
     def __call__(
         self, steps: Float[Array, "length inputs"], used: Int[Array, ""]
     ) -> Float[Array, "length arms"]:
-        """Predict the rewards of each of the first `used` steps from it and the steps before it."""
+        """Predict the rewards of each of the first `used` steps from that step and all earlier ones."""
         x, _ = self._read(steps, used)
         return self.head(self.final_norm(x))
 
@@ -135,10 +137,10 @@ class TransformerCritic(nn.Module):
         return AttentionCriticCache(used, layers)
 
     def predict_next(self, cache: AttentionCriticCache, step: Float[Array, " inputs"]) -> ArmVector:
-        """Predict the rewards of `step`, taken after the steps in `cache`."""
+        """Predict the rewards of `step`, which follows the steps in `cache`."""
         x = self._embed(step[None], cache.used[None])
         length = cache.layers[0].keys.shape[0]
-        # The history's keys, then the step's own, which stands last.
+        # The keys of the history, followed by the key of the step.
         index = jnp.arange(length + 1)
         visible = (index < cache.used) | (index == length)
         for block, before in zip(self.blocks, cache.layers, strict=True):
@@ -150,7 +152,7 @@ class TransformerCritic(nn.Module):
     ) -> tuple[Float[Array, "length features"], tuple[KeysAndValues, ...]]:
         index = jnp.arange(steps.shape[0])
         x = self._embed(steps, index)
-        # A step sees itself even in the unused part, where a row without keys would be NaN.
+        # Even an unused step sees itself, because a row without keys would be NaN.
         visible = (index <= index[:, None]) & ((index < used) | (index == index[:, None]))
         layers = []
         for block in self.blocks:
@@ -165,7 +167,7 @@ class TransformerCritic(nn.Module):
 
 
 def sinusoids(index: Int[Array, " length"], features: int) -> Float[Array, "length features"]:
-    """Return sines, then cosines, of each position, of wavelengths from 2 pi on (Vaswani et al. 2017)."""
+    """Return the sines, then the cosines, of each position for wavelengths from 2 pi (Vaswani et al. 2017)."""
     half = (features + 1) // 2
     rate = 10_000.0 ** (-jnp.arange(half) / half)
     angle = index[:, None].astype(jnp.float32) * rate

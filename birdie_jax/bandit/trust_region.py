@@ -1,14 +1,14 @@
-"""Policies that move shares of classes along estimated gains, at a decision no further than a trust region.
+"""Policies that move class shares along estimated gains, within a trust region at each decision.
 
-A gain is how much a larger share of a class would lower the objective: the mean over classes of the
-validation loss. With q the mixture's own shares and z the gains of unit size,
+The objective is the mean over classes of the validation loss. The gain of a class is how much a larger share
+of it lowers the objective. With q the mixture's own shares and z the gains at unit size,
 
     d = step z - log(w / q) / memory
     w <- (1 - floor) w exp(s d) / sum(w exp(s d)) + floor q
 
-with the largest s in [0, 1] at which the step's Kullback-Leibler divergence from w is at most `kl_limit`.
-The second term of d takes the shares back where gains are noise: without it they would walk at random. A
-policy says how it estimates z, and how the mixture in force departs from w to learn about it.
+with the largest s in [0, 1] such that the step's Kullback-Leibler divergence from w is at most `kl_limit`.
+The second term of d pulls the shares back to q. Without it, they would follow a random walk if the gains are
+noise. A policy defines how to estimate z, and how the mixture deviates from w to measure z.
 """
 
 import math
@@ -32,8 +32,8 @@ class Gains(NamedTuple):
     """An estimate of the gains.
 
     Attributes:
-        values: the gains, in units of their size or of their error.
-        is_new: whether the shares move along them at this decision.
+        values: the gains, divided by their size or their error.
+        is_new: whether the shares move along the gains at this decision.
     """
 
     values: ClassVector
@@ -43,25 +43,25 @@ class Gains(NamedTuple):
 Estimate = Callable[[BanditState, ClassVector], Gains]
 """(state after an observation, w) -> gains."""
 Explore = Callable[[BanditState, ClassVector], ClassVector]
-"""(state after an observation, w) -> the shares in force until the next one."""
+"""(state after an observation, w) -> the shares until the next observation."""
 
 
 def trust_region_policy(
     estimate: Estimate, explore: Explore = lambda _, shares: shares, *, reads_gains: bool = False
 ) -> Policy:
-    """Return the policy of an estimate.
+    """Return a policy that follows the gains from `estimate`.
 
-    Its arrays are the mixture of w.
+    The policy's own array is the mixture of the shares w.
 
     Args:
-        estimate: what estimates the gains.
-        explore: how the mixture in force departs from w.
-        reads_gains: whether the gains of gradients are to be measured (`BanditState.gains`).
+        estimate: estimates the gains.
+        explore: returns the shares to use instead of w.
+        reads_gains: whether the policy reads the gains of gradients (`BanditState.gains`).
     """
 
     def init_state(config: BanditConfig, num_arms: int, key: KeyData) -> ArmVector:
         del config, key
-        # The first observation puts the mixture's own weights here.
+        # The first observation fills in the mixture's own weights.
         return jnp.zeros(num_arms)
 
     def update(state: BanditState) -> ArmVector:
@@ -86,9 +86,9 @@ def step_within(shares: ClassVector, direction: ClassVector, kl_limit: float) ->
     """Return shares * exp(s direction), normalised, with the largest s in [0, 1] within the limit.
 
     Args:
-        shares: shares that sum to 1; one of 0 stays.
-        direction: by how much the logarithm of each share is to grow.
-        kl_limit: the largest divergence of the result from `shares`, in nats.
+        shares: shares that sum to 1; a share of 0 stays 0.
+        direction: the change of the logarithm of each share at s = 1.
+        kl_limit: the maximum divergence of the result from `shares`, in nats.
     """
 
     def moved(size: Scalar) -> ClassVector:
@@ -113,7 +113,7 @@ def step_within(shares: ClassVector, direction: ClassVector, kl_limit: float) ->
 
 
 def of_unit_size(values: ClassVector) -> ClassVector:
-    """Return values over their root mean square; zeros stay."""
+    """Return the values divided by their root mean square. Zeros stay zeros."""
     size = jnp.sqrt(jnp.mean(jnp.square(values)))
     return values / jnp.where(size > 0, size, 1.0)
 
@@ -121,12 +121,12 @@ def of_unit_size(values: ClassVector) -> ClassVector:
 def pair_signs(
     state: BanditState, decisions: Int[Array, " decisions"], held: int = 1
 ) -> Float[Array, "decisions classes"]:
-    """Return the signs with which the decisions of these numbers change the shares.
+    """Return the signs of the changes that the given decisions make to the shares.
 
     Args:
-        state: the state of the run, whose key makes the signs.
-        decisions: the numbers of decisions.
-        held: the decisions for which a change is held before its opposite comes.
+        state: the state of the run. Its key determines the signs.
+        decisions: the numbers of the decisions.
+        held: the number of decisions for which a change lasts, before its opposite lasts as long.
     """
 
     def signs(decision: Int[Array, ""]) -> ClassVector:
@@ -138,7 +138,7 @@ def pair_signs(
 
 
 def perturb(state: BanditState, shares: ClassVector, held: int = 1) -> ClassVector:
-    """Return the shares that the present decision tries: a change of them, or its opposite."""
+    """Return the changed shares that the current decision tries: a random change, or its opposite."""
     distance = math.log1p(state.config.trust_region.perturbation)
     tried = shares * jnp.exp(distance * pair_signs(state, state.count[None] - 1, held)[0])
     return tried / tried.sum()

@@ -1,6 +1,6 @@
-"""Objectives: an array of text tokens becomes an example, a context to read and a target to write."""
+"""Objectives. An objective turns text tokens into an example: a context to read and a target to write."""
 
-# Importing an objective registers it: a new one is one file, and one line here.
+# Importing an objective registers it. To add an objective, add a file and import it here.
 from birdie_jax.objectives import (
     causal_lm,
     copying,

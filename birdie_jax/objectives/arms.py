@@ -1,4 +1,4 @@
-"""Arms and mixtures: objectives with their parameters, and the probabilities that they start with."""
+"""Arms and mixtures: objectives with parameters and initial probabilities."""
 
 import math
 import re
@@ -14,25 +14,26 @@ from birdie_jax.objectives.checks import check_number, refusal
 from birdie_jax.objectives.objective import Objective
 from birdie_jax.objectives.registry import OBJECTIVES, make_objective
 
-# A name can be part of a file's name, which may have at most 255 bytes on most file systems.
+# A name can be part of a file name. Most file systems limit a file name to 255 bytes.
 _MAX_NAME_LENGTH = 100
 _SAFE_NAME = re.compile(rf"[A-Za-z0-9_]{{1,{_MAX_NAME_LENGTH}}}")
-# Weights count by their ratios. Any number of arms of this weight add up to a finite number, and one of
-# them does not hide another in float32, in which the bandit has their probabilities.
+# Only the ratios of weights matter. With this maximum, the sum of all weights is finite, and the
+# probabilities fit the bandit's float32.
 _MAX_WEIGHT = 10**9
 
 
 @dataclass(frozen=True)
 class Arm:
-    """An objective with its parameters, as the mixture draws it and the bandit rewards it.
+    """An objective with parameters. The mixture draws arms, and the bandit rewards them.
 
     Attributes:
-        name: the arm's name, of at most 100 letters, digits and underscores, so it can be part of a
-            file's or a metric's name.
-        objective: the objective that makes its examples.
-        group: the class of arms that it belongs to, named by the same letters.
-        weight: the initial probability, before the mixture normalises it; at most a billion.
-        corpora: the names of the corpora that it reads, by their weights; empty: all.
+        name: the arm's name: at most 100 letters, digits and underscores, so it can be part of the name
+            of a file or metric.
+        objective: the objective that makes the arm's examples.
+        group: the name of the arm's class, with the same allowed characters.
+        weight: the initial probability before normalisation, at most a billion.
+        corpora: the names of the corpora that the arm reads, drawn by their weights. If empty, the arm
+            reads all corpora.
     """
 
     name: str
@@ -89,31 +90,32 @@ class Mixture:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """For each arm, in order, the class it belongs to."""
+        """The class of each arm, in order."""
         return tuple(arm.group for arm in self.arms)
 
     def max_loss_positions(self, length: int, spacing: int) -> int:
-        """Return the most positions of a row of `length` that can bear loss, whatever arms are in it."""
-        # A share of the row for each arm: a mixed row has no more than the arm with the largest share.
+        """Return the maximum number of loss positions in a row of `length`, for any combination of arms."""
+        # A mixed row has no more loss positions than a row of the arm with the largest share of them.
         return max(arm.objective.max_loss_positions(length, spacing) for arm in self.arms)
 
     @property
     def weights(self) -> Float64[np.ndarray, " arms"]:
-        """The arms' initial probabilities, float64 `[arms]`, which add up to 1."""
+        """The arms' initial probabilities, float64 `[arms]`; they sum to 1."""
         weights = np.array([arm.weight for arm in self.arms], np.float64)
         return weights / weights.sum()
 
 
 def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
-    """Make a mixture of a user's own arms, as a configuration file lists them.
+    """Make a mixture from the arms that a configuration file lists.
 
     Args:
-        arms: for each arm's name a mapping with `objective`, its name; optionally `group` (default: the
-            objective's name, or the arm's own where it names corpora), `weight` (default: 1.0) and
-            `corpora`, a name or a list of names (default: all); and the objective's parameters.
+        arms: maps each arm's name to a mapping with `objective`, the objective's name, and the objective's
+            parameters. Optional keys: `group` (default: the arm's name if it lists corpora, otherwise the
+            objective's name), `weight` (default: 1.0) and `corpora`, a name or a list of names
+            (default: all).
 
     Raises:
-        ValueError: there is no arm, or an arm is not such a mapping; the error names the arm and the field.
+        ValueError: there are no arms, or an arm is invalid. The error names the arm and the field.
     """
     made = []
     for name, given in arms.items():

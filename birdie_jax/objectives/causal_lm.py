@@ -15,18 +15,18 @@ from birdie_jax.objectives.registry import register_objective
 @register_objective
 @dataclass(frozen=True, kw_only=True)
 class CausalLM(Objective):
-    """Empty context; the target is the text, and END after it where the document ends."""
+    """Empty context; the target is the text, followed by END if the document ends there."""
 
     name: ClassVar[str] = "causal_lm"
     has_context: ClassVar[bool] = False
 
     def example_length(self, count: int) -> int:
-        """Return the text's length and one for END."""
+        """Return the length of the text plus END."""
         return count + 1
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; nothing is random."""
+        """Make the example. Nothing is random."""
         end = vocabulary.END if ends_document else None
         return Example(np.empty(0, np.int32), surround(None, tokens, end))

@@ -11,21 +11,21 @@ from birdie_jax.errors import shown
 from birdie_jax.storage import is_finite
 
 MAX_TOKENS = 1 << 30
-"""The largest number of tokens, or of parts of a text, that is counted: far more than any row holds."""
+"""The largest allowed number of tokens, or of parts of a text, which is far more than any row holds."""
 
 
 def refusal(owner: str, field: str, value: object, allowed: str) -> ValueError:
-    """Return the error that says `value` cannot be `field` of `owner`, and what can."""
+    """Return the error for an invalid `value` in `field` of `owner`. It lists the allowed values."""
     return ValueError(f"{owner}: {field}: found {shown(value)}; allowed: {allowed}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether `value` is an integer: `True` and `False` are not."""
+    """Return whether `value` is an integer. `True` and `False` do not count."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a finite real number: `True` and `False` are not."""
+    """Return whether `value` is a finite real number. `True` and `False` do not count."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and is_finite(value)
 
 
@@ -46,7 +46,7 @@ def check_flag(owner: str, field: str, value: object) -> None:
 def check_number(
     owner: str, field: str, value: object, allowed: str, accept: Callable[[float], bool]
 ) -> None:
-    """Raise `ValueError`, quoting `allowed`, unless `value` is a finite number that `accept` takes."""
+    """Raise `ValueError`, quoting `allowed`, unless `value` is finite and `accept(value)` is true."""
     if not is_number(value) or not accept(value):
         raise refusal(owner, field, value, allowed)
 

@@ -1,4 +1,4 @@
-"""Copying (EMNLP paper, section 3.2 and Table 1; Jelassi et al. 2024): write what was read."""
+"""Copying (EMNLP paper, section 3.2 and Table 1; Jelassi et al. 2024): repeat the text."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,7 +17,7 @@ from birdie_jax.objectives.registry import register_objective
 class Copying(Objective):
     """Context: marker, then the text; target: the text, END.
 
-    How many tokens are read is drawn uniformly.
+    The length of the text is drawn uniformly.
     """
 
     name: ClassVar[str] = "copying"
@@ -26,11 +26,11 @@ class Copying(Objective):
     marker: int | None = vocabulary.COPYING
 
     def example_length(self, count: int) -> int:
-        """Return the text's length, twice, with the marker and END."""
+        """Return twice the text's length plus the marker and END."""
         return self.marker_length + 2 * count + 1
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; given the text, nothing is random."""
+        """Make the example. Nothing is random once the text is drawn."""
         return Example(surround(self.marker, tokens, None), surround(None, tokens, vocabulary.END))

@@ -1,4 +1,4 @@
-"""Deshuffling (EMNLP paper, section 3.2 and Table 1): put shuffled tokens back in order."""
+"""Deshuffling (EMNLP paper, section 3.2 and Table 1): restore the order of shuffled tokens."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,12 +18,12 @@ from birdie_jax.objectives.registry import register_objective
 class Deshuffling(Objective):
     """Context: marker, then the text with a share of its tokens shuffled; target: the original text, END.
 
-    A share `rate` of the positions is chosen at random, and the tokens on them are permuted among
-    themselves. Token ids are shuffled, not characters, so context and target hold the same tokens. The
-    paper's rates are 0.5 and 1.0. How many tokens are read is drawn uniformly.
+    The objective chooses a share `rate` of the positions at random and permutes their tokens. It shuffles
+    token ids, not characters, so context and target hold the same tokens. The paper's rates are 0.5 and
+    1.0. The length of the text is drawn uniformly.
 
     Attributes:
-        rate: share of the tokens that is shuffled.
+        rate: share of the tokens to shuffle.
     """
 
     name: ClassVar[str] = "deshuffling"
@@ -39,17 +39,17 @@ class Deshuffling(Objective):
 
     @property
     def structural_minimum(self) -> int:
-        """Two tokens can be exchanged."""
+        """Two, the fewest tokens that can be shuffled."""
         return 2
 
     def example_length(self, count: int) -> int:
-        """Return the text's length, twice, with the marker and END."""
+        """Return twice the text's length plus the marker and END."""
         return self.marker_length + 2 * count + 1
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; which tokens move, and where to, is random."""
+        """Make the example. The moved tokens and their new positions are random."""
         count = len(tokens)
         moved = round(count * self.rate)
         if moved == count:

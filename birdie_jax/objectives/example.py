@@ -1,4 +1,4 @@
-"""The example that an objective makes: a context to read, and a target to write or labels in place."""
+"""The example that an objective makes: a context, and a target or labels on the context."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from jaxtyping import Int32
 from birdie_jax.vocabulary import PADDING
 
 NO_LABEL = PADDING
-"""The value in `Example.labels` where there is no loss."""
+"""The value in `Example.labels` at positions without loss."""
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,14 @@ class Example:
     """One training example, before the start token is placed and rows are packed.
 
     Attributes:
-        context: int32 `[context]`, read bidirectionally, and without loss but for `labels`; empty for
-            causal objectives.
-        target: int32 `[target]`, what the model has to write; every position bears loss.
-        arm: index, within the mixture, of the arm that requested the example.
-        labels: int32 `[context]`, what the model has to name in the places of the context, `NO_LABEL` where
-            there is no loss. Such an example has an empty target, and no start token is placed in it. None:
-            all loss is on the target.
-        corpus: index, within the corpora of the run, of the one that the text is of.
+        context: int32 `[context]`, the tokens that the model reads bidirectionally; empty for causal
+            objectives. It has loss only where `labels` says so.
+        target: int32 `[target]`, the tokens that the model learns to write. Every position has loss.
+        arm: index of the example's arm in the mixture.
+        labels: int32 `[context]`, the token to predict at each position of the context, or `NO_LABEL`. An
+            example with labels has an empty target and gets no start token. If None, only the target has
+            loss.
+        corpus: index of the text's corpus among the run's corpora.
     """
 
     context: Int32[np.ndarray, " context"]

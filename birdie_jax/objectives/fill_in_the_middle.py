@@ -1,4 +1,4 @@
-"""Fill-in-the-middle (Bavarian et al. 2022): a causal objective that writes a text's middle last."""
+"""Fill-in-the-middle (Bavarian et al. 2022), a causal objective: write the middle of a text last."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,9 +23,9 @@ _PREFIX, _SUFFIX, _MIDDLE, _END = (
 class FillInTheMiddle(Objective):
     """Empty context; target: [PREFIX] prefix [SUFFIX] suffix [MIDDLE] middle END, with loss on all of it.
 
-    The two cuts are uniform among those that leave at least a token in each part. A share
-    `suffix_first_rate` of the examples has suffix and prefix exchanged; half of each is the joint
-    training of Bavarian et al. 2022, section 3.
+    The two cuts are uniform among those that leave at least one token in each part. A share
+    `suffix_first_rate` of the examples has the suffix before the prefix. A share of one half is the
+    joint training of Bavarian et al. 2022, section 3.
 
     Attributes:
         suffix_first_rate: probability of the order suffix, prefix, middle.
@@ -44,17 +44,17 @@ class FillInTheMiddle(Objective):
 
     @property
     def structural_minimum(self) -> int:
-        """A token for each part."""
+        """One token for each of the three parts."""
         return 3
 
     def example_length(self, count: int) -> int:
-        """Return the text's length with three part tokens and END."""
+        """Return the text's length plus three part tokens and END."""
         return count + 4
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the two cuts and the order are random."""
+        """Make the example. The two cuts and the order are random."""
         first, last = np.sort(rng.choice(len(tokens) - 1, 2, replace=False, shuffle=False)) + 1
         prefix = (_PREFIX, tokens[:first])
         suffix = (_SUFFIX, tokens[last:])

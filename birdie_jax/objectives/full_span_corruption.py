@@ -1,4 +1,4 @@
-"""Full span corruption (FSC; EMNLP paper, section 3.2): write the whole text, cut spans and all."""
+"""Full span corruption (FSC; EMNLP paper, section 3.2): write the whole text, including the cut spans."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,13 +23,13 @@ class FullSpanCorruption(NoisedObjective):
     marker: int | None = vocabulary.FULL_SPAN_CORRUPTION
 
     def example_length(self, count: int) -> int:
-        """Return the length that every example of `count` tokens has."""
+        """Return the exact length of an example of `count` tokens."""
         noise, spans = noise_counts(count, self.rate, self.mean_span) if count >= 2 else (0, 0)
         return self.marker_length + count - noise + spans + count + 1
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the lengths of the spans, and of what is between them, are random."""
+        """Make the example. The lengths of the spans and of the gaps between them are random."""
         context = self.corrupt(tokens, self.draw_noise(len(tokens), rng))
         return Example(context, surround(None, tokens, vocabulary.END))

@@ -19,8 +19,8 @@ class FullSpanCorruptionDeshuffling(FullSpanCorruption):
     """Full span corruption, with the kept spans and the sentinels of the context in random order.
 
     Table 1 cuts "Bird songs fill the early morning air" into `Bird`, [mask], `the early`, [mask] and
-    shows them as `the early`, [mask], `Bird`, [mask]: the pieces are shuffled, the tokens within a piece
-    are not. A sentinel keeps the number that its span has in the original order.
+    shows `the early`, [mask], `Bird`, [mask]. Only the order of the pieces changes, not the order of the
+    tokens within a piece. Sentinels are numbered in the original order of their spans.
     """
 
     name: ClassVar[str] = "full_span_corruption_deshuffling"
@@ -30,7 +30,7 @@ class FullSpanCorruptionDeshuffling(FullSpanCorruption):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the noise and the order of the pieces are random."""
+        """Make the example. The noise and the order of the pieces are random."""
         noise = self.draw_noise(len(tokens), rng)
         replaced = tokens.copy()
         replaced[noise.starts[1::2]] = noise.sentinels

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019, section 3.1): name the hidden tokens of a text."""
+"""Masked language modelling (Devlin et al. 2019, section 3.1): predict the hidden tokens of a text."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -19,27 +19,28 @@ from birdie_jax.objectives.registry import register_objective
 class MaskedLM(Objective):
     """Context: marker, the text with some tokens replaced, [SEP]; labels: the original tokens, in place.
 
-    A share `rate` of the text's tokens is chosen without replacement, at least one. Each of them becomes
-    [MASK] with the probability `mask_share`, a random token with the probability `random_share`, and else
-    stays; all of them are to be named. There is no target: everything is read in both directions.
+    The objective chooses a share `rate` of the text's tokens, at least one, without replacement. A chosen
+    token becomes [MASK] with probability `mask_share`, becomes a random token with probability
+    `random_share`, and otherwise stays. The model predicts all chosen tokens. There is no target: the model
+    reads the whole example in both directions.
 
-    Marker and [SEP] replace [CLS] and [SEP] of Devlin et al. Neither is chosen, and no special token is
-    drawn: published code for this objective draws from the whole vocabulary.
+    The marker and [SEP] replace [CLS] and [SEP] of Devlin et al. They are never chosen. Random tokens are
+    never special tokens, whereas published code for this objective draws from the whole vocabulary.
 
     Attributes:
-        rate: the share of the text's tokens that is to be named.
-        mask_share: the share of these that becomes [MASK].
-        random_share: the share of these that becomes a random token.
-        num_pieces: the number of pieces of the tokenizer, among which random tokens are drawn uniformly; a
-            row stream puts in that of its text. None: they are drawn among the tokens of the text itself.
+        rate: the share of the text's tokens to predict.
+        mask_share: the share of chosen tokens that become [MASK].
+        random_share: the share of chosen tokens that become a random token.
+        num_pieces: the number of the tokenizer's pieces; random tokens are uniform over them. A row stream
+            fills in the number for its text. If None, random tokens come from the text itself.
     """
 
     name: ClassVar[str] = "masked_lm"
     in_place: ClassVar[bool] = True
 
     marker: int | None = vocabulary.MASKED_LM
-    # A text of a few tokens has little to predict a token from; and as one of them is always chosen, the
-    # share of a row that bears loss would be far above `rate`.
+    # A text of a few tokens gives little to predict a token from. At least one token of every text is
+    # chosen, so with very short texts the share of positions with loss would be far above `rate`.
     min_length: int = 8
     rate: float = 0.15
     mask_share: float = 0.8
@@ -52,7 +53,7 @@ class MaskedLM(Objective):
         for field in ("mask_share", "random_share"):
             allowed = "a number from 0 to 1"
             check_number(self.name, field, getattr(self, field), allowed, lambda share: 0 <= share <= 1)
-        # As numbers in binary 0.7 + 0.3 is more than 1 by rounding, or less.
+        # In binary floating point, the sum of 0.7 and 0.3 may not be exactly 1.
         if self.mask_share + self.random_share > 1 + 1e-9:
             allowed = f"at most 1 - mask_share = {1 - self.mask_share:g}"
             raise refusal(self.name, "random_share", self.random_share, allowed)
@@ -61,10 +62,11 @@ class MaskedLM(Objective):
         super().__post_init__()
 
     def with_vocabulary(self, num_pieces: int) -> "MaskedLM":
-        """Return the objective that draws random tokens among so many pieces, unless it has a number.
+        """Return the objective with `num_pieces` set, if it is None.
 
         Raises:
-            ValueError: its own number is larger, so tokens would be drawn that the model has not.
+            ValueError: the objective's own number is larger, so it would draw tokens outside the model's
+                vocabulary.
         """
         if self.num_pieces is None:
             return replace(self, num_pieces=num_pieces)
@@ -74,14 +76,14 @@ class MaskedLM(Objective):
         return self
 
     def example_length(self, count: int) -> int:
-        """Return the length that every example of `count` tokens has: the text, the marker and [SEP]."""
+        """Return the exact length of an example of `count` tokens: the text, the marker and [SEP]."""
         return self.marker_length + count + 1
 
     def max_loss_positions(self, length: int, spacing: int) -> int:
-        """Return the most positions of a packed row that can bear loss.
+        """Return the maximum number of loss positions in a packed row.
 
-        The examples of a row, each with the spacing after it, take at most `length + spacing` positions. So
-        the bound is that many times the largest share of labels that an example of any length has.
+        The examples of a row, each followed by its spacing, take at most `length + spacing` positions. The
+        bound multiplies this number by the largest share of labels in an example of any length.
         """
         limit = self.text_limit(length)
         if self.max_length is not None:
@@ -91,13 +93,13 @@ class MaskedLM(Objective):
         counts = np.arange(self.minimum_tokens, limit + 1)
         labels = _labels_of(counts, self.rate)
         taken = counts + (self.example_length(0) + spacing)
-        # As whole numbers: a bound must not be too small by rounding.
+        # Integers, because rounding must not make the bound too small.
         return min(int((labels * (length + spacing) // taken).max()), length)
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the chosen tokens and their replacements are random."""
+        """Make the example. The chosen tokens and their replacements are random."""
         del ends_document
         (ordinary,) = np.nonzero(tokens >= vocabulary.NUM_SPECIAL_TOKENS)
         if not len(ordinary):
@@ -121,5 +123,5 @@ class MaskedLM(Objective):
 
 
 def _labels_of(counts: Int64[np.ndarray, " lengths"], rate: float) -> Int64[np.ndarray, " lengths"]:
-    """Return how many of so many tokens are chosen: the share `rate`, rounded, and at least one."""
+    """Return the number of labels for each number of tokens: the share `rate`, rounded, at least one."""
     return np.maximum(np.rint(counts * rate).astype(np.int64), 1)

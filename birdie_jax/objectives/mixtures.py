@@ -1,9 +1,9 @@
-"""The mixtures that the papers name, and a small one; each is a list of arms for rows of a given length.
+"""The papers' mixtures, and mixtures for small models. Each is a list of arms for rows of a given length.
 
-One rule adapts them all to the length of a row. The papers' lengths of text are for rows of 2,048 tokens:
-for shorter rows they shrink in proportion, for longer rows they stay. No arm reads more text than fits a
-row (see `Objective.text_limit`); an arm whose minimum of tokens does not fit is left out, and its class
-shares its weight among the arms that remain; a class without arms is left out.
+One rule adapts all of them to the length of a row. The papers' text lengths are for rows of 2,048 tokens.
+They shrink in proportion for shorter rows and stay the same for longer rows. No arm reads more text than
+fits a row (see `Objective.text_limit`). An arm is left out if its minimum number of tokens does not fit. The
+remaining arms of its class share its weight. A class without arms is left out.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ _RATES = (0.05, 0.15, 0.5)
 _WIDTHS = (3, 8, 32)
 _BLOCK_LENGTHS = ((128, 256), (512, 1024))
 
-# An arm's name, its objective's name, its objective's parameters.
+# An arm: its name, its objective's name and its objective's parameters.
 _Specification = tuple[str, str, dict]
-# A class of arms: its name, its share of the mixture, its arms.
+# A class of arms: its name, its share of the mixture and its arms.
 _Class = tuple[str, float, list[_Specification]]
 
 
@@ -35,7 +35,7 @@ def make_mixture(name: str, length: int) -> Mixture:
         length: positions in a packed row.
 
     Raises:
-        ValueError: there is no such mixture, or none of its arms fits such rows.
+        ValueError: the name is unknown, or none of the mixture's arms fits such rows.
     """
     arms = [arm for one_class in MIXTURES.find(name)(length) for arm in _fitting(*one_class, length)]
     if not arms:
@@ -44,7 +44,7 @@ def make_mixture(name: str, length: int) -> Mixture:
 
 
 def _fitting(group: str, share: float, specifications: list[_Specification], length: int) -> list[Arm]:
-    """Build those arms of a class that fit rows of `length`, with the class's share split evenly."""
+    """Build the arms of a class that fit rows of `length`, and split the class's share evenly."""
     fitting = []
     for arm_name, objective_name, parameters in specifications:
         max_length = parameters.get("max_length")
@@ -61,11 +61,11 @@ def _scaled(paper_length: int, length: int) -> int:
 
 
 def _span_arms(objective: str, paper_lengths: tuple[int, ...], length: int) -> list[_Specification]:
-    """Return an arm for each rate, width and length at which about half a mean span or more is cut out.
+    """Return an arm for each rate, width and length that cuts out at least about half a mean span.
 
-    That minimum length, width / rate / 2, and the rule that in span corruption spans of 3 tokens come in
-    texts of up to 256, are the published code's. The first leaves 26 of 27 arms there, without rate 5 %,
-    width 32, length 256.
+    Two rules come from the published code: the minimum length, width / rate / 2, and the maximum length of
+    256 for span corruption with spans of 3 tokens. The first rule keeps 26 of 27 arms there. It drops
+    rate 5 %, width 32, length 256.
     """
     arms = []
     for rate, width, paper_length in product(_RATES, _WIDTHS, paper_lengths):
@@ -132,14 +132,14 @@ def _causal_lm(length: int) -> list[_Class]:
 
 
 def _masked_lm(length: int) -> list[_Class]:
-    """Return masked language modelling alone, with Devlin et al.'s shares: 15 %, of it 80/10/10."""
+    """Return masked language modelling alone, with the shares of Devlin et al.: 15 %, split 80/10/10."""
     return [("masked_lm", 1.0, _single("masked_lm"))]
 
 
 def _birdie(length: int) -> list[_Class]:
-    """Return the 104 arms in 7 classes that the bandit starts from; the classes are equally likely.
+    """Return the 104 arms in 7 classes that the bandit starts from. The classes are equally likely.
 
-    Source: the published code of November 2024 (the paper names the classes in its Figure 3, not the arms).
+    Source: the published code of November 2024. The paper's Figure 3 names the classes but not the arms.
     """
     both_full = _full_span_corruption(length) + _full_span_corruption_deshuffling(length)
     classes = {
@@ -158,7 +158,7 @@ def _bfr(length: int) -> list[_Class]:
     """Return Birdie-Fixed Ratio: every objective of the EMNLP paper's Table 1.
 
     The paper's ratios were "found via ablations" and are not printed. Here the eight objectives are equally
-    likely, which favours none. The arms are those of `birdie`: the two differ in their ratios alone.
+    likely. The arms are the same as in `birdie`; only the ratios differ.
     """
     classes = {
         "causal_lm": _single("causal_lm"),
@@ -176,7 +176,7 @@ def _bfr(length: int) -> list[_Class]:
 def _pt5(length: int) -> list[_Class]:
     """Return the early draft's PT5: causal LM, prefix LM, span corruption, deshuffling and copying.
 
-    The draft's ratios are not printed either: the five are equally likely, with the arms of `birdie`.
+    The draft does not print its ratios. Here the five are equally likely, with the arms of `birdie`.
     """
     classes = {
         "causal_lm": _single("causal_lm"),
@@ -209,8 +209,8 @@ def _ul2(length: int) -> list[_Class]:
 def _tiny(length: int) -> list[_Class]:
     """Return one arm for each objective of the paper, for short rows (256) and small models.
 
-    Lengths are shares of the row. Causal LM has 30 %, so a small model learns to write at all; the
-    other seven share the rest evenly.
+    Lengths are shares of the row. Causal LM has 30 %, so that a small model learns to write. The other
+    seven share the rest evenly.
     """
 
     def within(low: int, high: int) -> dict:
@@ -231,12 +231,12 @@ def _tiny(length: int) -> list[_Class]:
 
 
 def _small_models(length: int) -> list[_Class]:
-    """Return the arms with which a small model learns to copy within a few million tokens.
+    """Return arms that teach a small model to copy within a few million tokens.
 
-    Copying and selective copying begin with texts of a few tokens, where little is to be searched, and are
-    classes of their own there, so a schedule can begin with them (`SMALL_MODEL_STAGES`). Lengths are
-    absolute: what is learned is to find and to repeat, which needs no long rows. The shares leave causal LM
-    about a third of the loss. Its choice is measured in docs/measurements/retrieval.md.
+    Short texts, which leave little to search, have their own classes of copying and selective copying. A
+    schedule can therefore begin with these classes (`SMALL_MODEL_STAGES`). Lengths are absolute, because
+    a model can learn to find and repeat text without long rows. The shares leave causal LM about a third of
+    the loss. docs/measurements/retrieval.md has the measurements behind this choice.
     """
 
     def copying(low: int, high: int) -> _Specification:
@@ -245,7 +245,7 @@ def _small_models(length: int) -> list[_Class]:
     def selective(low: int, high: int, spans: int) -> list[_Specification]:
         one = {"span_length": (4, 4), "start_delimiter_length": (1, 2), "end_delimiter_length": (1, 2)}
         several = {"span_length": (2, 4), "start_delimiter_length": (1, 2), "end_delimiter_length": (1, 1)}
-        # Long texts have few unique single tokens, and most texts would be refused.
+        # Long texts have few unique single tokens, so shorter delimiters would rule out most texts.
         many = {"span_length": (2, 4), "start_delimiter_length": (2, 3), "end_delimiter_length": (1, 2)}
         lengths = {1: one, 2: several, 3: several, 4: many}[spans]
         bounds = {"min_length": low, "max_length": high, "spans": spans, **lengths}
@@ -275,16 +275,16 @@ def _small_models(length: int) -> list[_Class]:
 
 
 def _small_models_even(length: int) -> list[_Class]:
-    """Return the arms of `small_models` with equal shares of its classes, to steer from."""
+    """Return the arms of `small_models` with equal class shares, as a starting point for a bandit."""
     return [(name, 1.0, arms) for name, _, arms in _small_models(length)]
 
 
 def _quickstart(length: int) -> list[_Class]:
-    """Return the arms with which a model of a million parameters copies after minutes on two cores.
+    """Return arms that teach a model of a million parameters to copy within minutes on two cores.
 
-    Most examples copy short texts, in which there is little to search, and other texts are short too, so
-    that they leave most of the loss to copying (docs/measurements/retrieval.md, "What makes a small model
-    copy"). Lengths are absolute, as those of `small_models`.
+    Most examples copy short texts, which leave little to search. The other texts are short too, so most of
+    the loss comes from copying (docs/measurements/retrieval.md, "What makes a small model copy"). Lengths
+    are absolute, as in `small_models`.
     """
     del length
     copying = [
@@ -312,7 +312,7 @@ SMALL_MODEL_STAGES = (
     "0.5: short_copying=5, copying=6, short_selective_copying=12, selective_copying=22, causal_lm=24, "
     "prefix_lm=12, span_corruption=8, full_span_corruption=6, deshuffling=5"
 )
-"""A schedule of the classes of `small_models` for `bandit.policy = "staged"`: copying before language."""
+"""A schedule of the classes of `small_models` for `bandit.policy = "staged"`. It starts with copying."""
 
 
 MIXTURES: Registry[Callable[[int], list[_Class]]] = Registry(

@@ -1,7 +1,7 @@
-"""T5's random span noise, which span corruption and both full span corruptions share.
+"""T5's random span noise, which span corruption and both full span corruption objectives use.
 
-Source: Raffel et al. 2020, section 3.1.4, and the noise mask of its published code, the field's reference:
-a text of 568 tokens, at rate 0.15 and mean span 3, gives inputs of 512 and targets of 114 tokens.
+Source: Raffel et al. 2020, section 3.1.4, and the noise mask of its published code. For example, a text of
+568 tokens at rate 0.15 and mean span 3 gives 512 input tokens and 114 target tokens.
 """
 
 import functools
@@ -21,9 +21,10 @@ _SENTINELS = np.arange(
 
 
 def noise_counts(count: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """Return how many of `count` (at least 2) tokens are noise, and in how many spans; no chance is in it.
+    """Return the number of noise tokens and of noise spans in `count` tokens, at least 2.
 
-    The number of spans is rounded as in T5; each has a token of noise, and one that is kept before it.
+    Nothing is random. The number of spans is rounded as in T5. Each span has at least one noise token and
+    follows at least one kept token.
     """
     noise = min(max(round(count * rate), 1), count - 1)
     spans = min(max(round(noise / mean_span), 1), noise, count - noise)
@@ -31,7 +32,7 @@ def noise_counts(count: int, rate: float, mean_span: float) -> tuple[int, int]:
 
 
 def random_composition(total: int, parts: int, rng: np.random.Generator) -> Int64[np.ndarray, " parts"]:
-    """Split `total` into `parts` positive whole numbers, every way of doing so being equally likely."""
+    """Split `total` into `parts` positive integers. All such splits are equally likely."""
     edges = np.empty(parts + 1, np.int64)
     edges[0] = 0
     edges[-1] = total
@@ -44,12 +45,12 @@ def random_composition(total: int, parts: int, rng: np.random.Generator) -> Int6
 
 @dataclass(frozen=True)
 class SpanNoise:
-    """Which tokens of a text are noise.
+    """The noise spans of a text.
 
     Attributes:
         lengths: int64 `[2 * spans]`, the lengths of the parts: kept, noise, kept, noise, ...
-        starts: int64 `[2 * spans]`, where in the text each part starts.
-        is_noise: bool `[tokens]`.
+        starts: int64 `[2 * spans]`, the position in the text at which each part starts.
+        is_noise: bool `[tokens]`, whether each token is noise.
         sentinels: int32 `[spans]`, the sentinel of each noise span, in the order of the text.
     """
 
@@ -61,10 +62,10 @@ class SpanNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisedObjective(Objective):
-    """Base of the objectives whose context is the text with each span of noise replaced by one sentinel.
+    """Base class of objectives whose context replaces each noise span of the text with one sentinel.
 
     Attributes:
-        rate: share of the text's tokens that is noise.
+        rate: share of the text's tokens that are noise.
         mean_span: mean length of a noise span, in tokens.
     """
 
@@ -79,15 +80,15 @@ class NoisedObjective(Objective):
 
     @property
     def structural_minimum(self) -> int:
-        """One token of noise and one that is kept."""
+        """One noise token and one kept token."""
         return 2
 
     def text_limit(self, length: int) -> int:
-        """Return the most text tokens that fit `length` and whose spans the sentinels suffice for."""
+        """Return the maximum number of text tokens that fit `length` and have enough sentinels."""
         return min(super().text_limit(length), _sentinel_limit(self.rate, self.mean_span))
 
     def draw_noise(self, count: int, rng: np.random.Generator) -> SpanNoise:
-        """Draw the noise of a text of `count` tokens.
+        """Draw the noise spans of a text of `count` tokens.
 
         Raises:
             UnsuitableText: the text has more noise spans than there are sentinels.

@@ -1,4 +1,4 @@
-"""The base class of all objectives: how much text one takes, and what it makes of that text."""
+"""The base class of all objectives."""
 
 import abc
 import functools
@@ -16,26 +16,26 @@ from birdie_jax.objectives.example import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """Turns text tokens into an `Example`: a pure function of the tokens and the random generator.
+    """Turns text tokens into an `Example`. It is a pure function of the tokens and the random generator.
 
-    A new objective is one file with a subclass: a frozen dataclass whose fields are its parameters, under
-    `@register_objective`; and one line in `__init__.py`. The subclass defines `name`, `example_length` and
-    `assemble`; where they differ from what stands here, `structural_minimum`, `text_limit` and
-    `answer_special_tokens`; and checks its fields in `__post_init__`.
+    To add an objective, write a file with a subclass and import it in `__init__.py`. The subclass is a
+    frozen dataclass with the decorator `@register_objective`. Its fields are the parameters, and its
+    `__post_init__` checks them. It defines `name`, `example_length` and `assemble`. If the defaults do not
+    fit, it also overrides `structural_minimum`, `text_limit` and `answer_special_tokens`.
 
     Attributes:
-        name: the name under which `make_objective` finds it.
-        has_context: whether examples have a context at all; without one there is no place for a marker.
-        in_place: whether examples have labels in place of the context and no target, so a model that
-            learns by them alone does not learn to write.
-        draws_length: whether the number of tokens to read is drawn uniformly from what `min_length`,
-            `max_length`, the text and the row allow; otherwise it is the maximum of these.
-        prompt_like: the objective whose form the prompts of `generate` and of tasks take; empty: its own
-            (`birdie_jax.generation.prompt_formats`), or none.
-        marker: the context's first token, which names the objective to the model; None for none.
+        name: the objective's name in `make_objective`.
+        has_context: whether examples have a context. An objective without one cannot have a marker.
+        in_place: whether examples have labels on the context and no target. A model that trains only on
+            such examples does not learn to write.
+        draws_length: whether the number of tokens to read is drawn uniformly from the range that
+            `min_length`, `max_length`, the text and the row allow. Otherwise it is that range's maximum.
+        prompt_like: the objective that gives `generate` and tasks their prompt format. If empty, they use
+            this objective's own format in `birdie_jax.generation.prompt_formats`, if it has one.
+        marker: the first token of the context, which identifies the objective to the model. None for none.
         min_length: the minimum number of text tokens that an example may read.
-        max_length: the maximum number of text tokens that an example may read; None for as many as the row
-            can hold.
+        max_length: the maximum number of text tokens that an example may read. If None, the row sets the
+            limit.
     """
 
     name: ClassVar[str]
@@ -64,25 +64,25 @@ class Objective(abc.ABC):
 
     @property
     def structural_minimum(self) -> int:
-        """Minimum number of text tokens that the objective's format needs, whatever `min_length`."""
+        """Minimum number of text tokens that the objective's format needs, independent of `min_length`."""
         return 1
 
     @property
     def minimum_tokens(self) -> int:
-        """Minimum number of text tokens from which an example is built."""
+        """Minimum number of text tokens in an example."""
         return max(self.structural_minimum, self.min_length)
 
     @abc.abstractmethod
     def example_length(self, count: int) -> int:
-        """Return the most positions, context and target, that an example of `count` text tokens can take.
+        """Return the maximum length, context plus target, of an example of `count` text tokens.
 
-        Must not decrease as `count` grows, and never be below `count`.
+        The result must not decrease as `count` grows, and must not be below `count`.
         """
 
     def max_loss_positions(self, length: int, spacing: int) -> int:
-        """Return the most positions that can bear loss in a row that is packed with such examples alone.
+        """Return the maximum number of loss positions in a row that holds only examples of this objective.
 
-        Where it is well below `length`, the head is computed only on this many positions of a row.
+        If it is well below `length`, the model computes its head on only this many positions of a row.
 
         Args:
             length: positions in a row.
@@ -92,21 +92,22 @@ class Objective(abc.ABC):
         return length
 
     def with_vocabulary(self, num_pieces: int) -> "Objective":
-        """Return the objective for text of a tokenizer of `num_pieces` pieces; few need to know.
+        """Return the objective for a tokenizer of `num_pieces` pieces. Most objectives return themselves.
 
         Raises:
-            ValueError: it requires more pieces.
+            ValueError: the objective requires more pieces.
         """
         del num_pieces
         return self
 
     def answer_special_tokens(self, context: Int32[np.ndarray, " context"]) -> tuple[int, ...]:
-        """Return the special tokens that may follow a prompt in the objective's form: END alone.
+        """Return the special tokens that an answer to a prompt in this objective's format may contain.
 
-        Generation never chooses another. An objective whose targets hold others overrides this.
+        Generation chooses no other special token. The default is END alone. An objective overrides this if
+        its targets contain others.
 
         Args:
-            context: the context that the answer is to; empty where the format has none.
+            context: the context of the prompt; empty if the format has none.
         """
         del context
         return (vocabulary.END,)
@@ -115,19 +116,19 @@ class Objective(abc.ABC):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example of exactly `tokens`; there are at least `minimum_tokens`."""
+        """Make an example of all `tokens`. There are at least `minimum_tokens` of them."""
 
     def text_limit(self, length: int) -> int:
-        """Return the most text tokens with which every example fits `length` positions; 0 if none do."""
+        """Return the maximum number of text tokens whose examples always fit `length` positions, or 0."""
         return _largest_fitting(self, length)
 
     def draw_length(self, available: int, rng: np.random.Generator, length: int | None = None) -> int:
-        """Draw how many of `available` text tokens the next example reads.
+        """Draw the number of text tokens that the next example reads.
 
         Args:
-            available: tokens of text at hand.
-            rng: source of the draw; left untouched by objectives that do not draw their length.
-            length: positions in a row, which the example must fit; None for no such limit.
+            available: the number of text tokens that are available.
+            rng: source of the draw. Objectives that do not draw their length do not use it.
+            length: positions in a row, which the example must fit; None for no limit.
 
         Returns:
             At least `minimum_tokens`, at most `available`, `max_length` and `text_limit(length)`.
@@ -154,12 +155,13 @@ class Objective(abc.ABC):
     def build(
         self, tokens: Integer[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool = False
     ) -> Example:
-        """Build the example that reads exactly `tokens`.
+        """Build an example of all `tokens`.
 
         Args:
             tokens: any integer dtype, `[tokens]`, ids of ordinary text (256 and up).
             rng: source of every random choice.
-            ends_document: whether the document ends with the last token; open-ended objectives mark it.
+            ends_document: whether the document ends with the last token. Open-ended objectives then append
+                END.
 
         Raises:
             UnsuitableText: no example can be built from these tokens.
@@ -177,14 +179,14 @@ class Objective(abc.ABC):
         ends_document: bool = False,
         length: int | None = None,
     ) -> Example:
-        """Draw how much of `tokens` to read, from its beginning, and build the example of that.
+        """Draw a length, and build an example of that many tokens from the start of `tokens`.
 
         Args:
             tokens: any integer dtype, `[tokens]`, ids of ordinary text (256 and up).
             rng: source of every random choice.
-            ends_document: whether the document ends with the last of `tokens`; without effect unless all of
-                them are read.
-            length: positions in a row, which the example must fit; None for no such limit.
+            ends_document: whether the document ends with the last of `tokens`. It has an effect only if the
+                example reads all of them.
+            length: positions in a row, which the example must fit; None for no limit.
 
         Raises:
             UnsuitableText: no example can be built from this text within `length`.
@@ -194,7 +196,7 @@ class Objective(abc.ABC):
 
     @property
     def marker_length(self) -> int:
-        """Positions that the marker takes: 1, or 0 where it is switched off."""
+        """Positions that the marker takes: 1, or 0 if there is no marker."""
         return 0 if self.marker is None else 1
 
 
@@ -213,7 +215,7 @@ def _largest_fitting(objective: Objective, length: int) -> int:
 def surround(
     before: int | None, tokens: Int32[np.ndarray, " tokens"], after: int | None
 ) -> Int32[np.ndarray, " surrounded"]:
-    """Return a copy of `tokens` with one token put before and one after it, each unless None."""
+    """Return a copy of `tokens` with `before` in front and `after` at the end. None adds no token."""
     first = 0 if before is None else 1
     result = np.empty(first + len(tokens) + (0 if after is None else 1), np.int32)
     if before is not None:

@@ -19,15 +19,15 @@ _MIN_TOKENS_PER_SIDE = 4
 @register_objective
 @dataclass(frozen=True, kw_only=True)
 class PrefixLM(Objective):
-    """Context: marker, then the first part of the text; target: the rest, and END where the document ends.
+    """Context: marker, then the first part of the text; target: the rest, and END if the document ends.
 
-    The first part's length is uniform over the whole numbers within `prefix_fraction` of the text's
-    length that leave at least 4 tokens on either side. The default, 0.5 to 1.0, is that of the published
-    code of November 2024; its mean target, a quarter of the text, is also that of UL2's S-denoiser (Tay
-    et al. 2023, Table 1).
+    The length of the first part is uniform over the integers within `prefix_fraction` of the text's length
+    that leave at least 4 tokens on either side. The default, 0.5 to 1.0, is from the published code of
+    November 2024. Its mean target is a quarter of the text, as in UL2's S-denoiser (Tay et al. 2023,
+    Table 1).
 
     Attributes:
-        prefix_fraction: the minimum and maximum share of the text that is read as context.
+        prefix_fraction: the minimum and maximum share of the text in the context.
     """
 
     name: ClassVar[str] = "prefix_lm"
@@ -41,17 +41,17 @@ class PrefixLM(Objective):
 
     @property
     def structural_minimum(self) -> int:
-        """Four tokens a side."""
+        """Four tokens on each side of the split."""
         return 2 * _MIN_TOKENS_PER_SIDE
 
     def example_length(self, count: int) -> int:
-        """Return the text's length, and one each for the marker and END."""
+        """Return the text's length plus the marker and END."""
         return self.marker_length + count + 1
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the split is random."""
+        """Make the example. The split is random."""
         count = len(tokens)
         low, high = self.prefix_fraction
         furthest = count - _MIN_TOKENS_PER_SIDE

@@ -1,4 +1,4 @@
-"""Every objective by its name. A new one is one file, and a line in `__init__.py` that imports it."""
+"""The registry of objectives. To add one, write a file and import it in `__init__.py`."""
 
 import typing
 from dataclasses import fields
@@ -15,10 +15,10 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 
 
 def register_objective(objective: _Objective) -> _Objective:
-    """Make the class `objective` known by its `name`; a decorator.
+    """Register the class `objective` under its `name`. Use it as a decorator.
 
     Raises:
-        ValueError: there is another objective of that name.
+        ValueError: the name is already registered.
     """
     OBJECTIVES.register(objective.name, objective)
     return objective
@@ -29,11 +29,11 @@ def make_objective(name: str, /, **parameters: Any) -> Objective:
 
     Args:
         name: a key of `OBJECTIVES`.
-        **parameters: its fields, as its class documents them; a pair may also be given as a list, as
-            configuration files have it.
+        **parameters: the fields of the objective's class. A pair may also be a list, as in configuration
+            files.
 
     Raises:
-        ValueError: the name, a parameter or its value is not one that is allowed; the error lists those.
+        ValueError: the name, a parameter or a value is not allowed. The error lists the allowed ones.
     """
     objective = OBJECTIVES.find(name)
     hints = typing.get_type_hints(objective)

@@ -1,4 +1,4 @@
-"""Selective copying (EMNLP paper, section 3.2 and Table 1): find spans by what surrounds them."""
+"""Selective copying (EMNLP paper, section 3.2 and Table 1): find spans by the text around them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,16 +15,17 @@ from birdie_jax.objectives.registry import register_objective
 
 
 class UniqueRuns:
-    """Measures how long a run of tokens has to be to occur only once in a text.
+    """Measures how long a run of tokens must be to occur only once in a text.
 
     Args:
-        tokens: int32 `[tokens]`, ids that are not negative.
-        max_length: the length of the longest run that will be requested.
+        tokens: int32 `[tokens]`, nonnegative ids.
+        max_length: the length of the longest run to request.
     """
 
     def __init__(self, tokens: Int32[np.ndarray, " tokens"], max_length: int):
         self._tokens = tokens
-        # No id is negative, so a run that leaves the text can equal none inside it: bounds need no checks.
+        # Ids are not negative, so a run that leaves the text never equals one inside it, and the code
+        # below needs no bounds checks.
         self._padded = np.full(len(tokens) + 2 * max_length, -1, np.int32)
         self._padded[max_length : max_length + len(tokens)] = tokens
         self._offset = max_length
@@ -33,7 +34,7 @@ class UniqueRuns:
         """Return the length of the shortest unique run from `position`; 0 if it exceeds `max_length`.
 
         Args:
-            position: where in the text the run starts.
+            position: the position in the text at which the run starts.
             step: 1 for a run that extends to the right of `position`, -1 for one that extends to the left.
             max_length: the length of the longest run to try.
         """
@@ -59,8 +60,8 @@ _SPAN_START, _SPAN_END, _CONTEXT, _SEPARATOR, _DONE = (
     )
 )
 
-# A placement proposes this many places more than spans are wanted: on natural text one placement then
-# nearly always suffices.
+# Number of places that a placement proposes beyond the requested spans. On natural text, one placement
+# is then nearly always enough.
 _SPARE_PLACES = 4
 _PLACEMENTS = 8
 
@@ -70,24 +71,24 @@ _Piece = tuple[int, int, int, int]
 @register_objective
 @dataclass(frozen=True, kw_only=True)
 class SelectiveCopying(Objective):
-    """The context gives the beginnings and endings of spans of a text; the target is those spans.
+    """The context holds a text and the delimiters of some of its spans; the target is the spans.
 
     Context, query first: marker, then for each span [START] start delimiter [END] end delimiter, then
     [CONTEXT] and the text. Query last: marker, [CONTEXT], the text, then the same queries. Target: the
     spans in the order of the queries, with [SEP] between them, then [DONE].
 
-    A start delimiter is the text right before its span and an end delimiter the text right after it. Spans
-    with their delimiters are disjoint pieces of the text, queried in random order. Every delimiter occurs
-    exactly once in the text, so every query has exactly one answer: a delimiter whose drawn length is not
-    enough for that is made longer, up to its greatest length; a span where that does not help gives way to
-    another.
+    A start delimiter is the text right before its span, and an end delimiter is the text right after it.
+    Spans with their delimiters are disjoint pieces of the text, in random order in the queries. Every
+    delimiter occurs exactly once in the text, so every query has exactly one answer. A delimiter that is
+    not unique at its drawn length becomes longer, up to its maximum length. If that is not enough, another
+    span replaces its span.
 
-    How many tokens are read is drawn uniformly. The default lengths are the published code's.
+    The length of the text is drawn uniformly. The default lengths are from the published code.
 
     Attributes:
         spans: the number of spans to copy, or a pair (low, high) to draw it from.
         query_first: whether the queries precede the text.
-        span_length: the minimum and maximum number of tokens in a span, which is drawn uniformly.
+        span_length: the minimum and maximum number of tokens in a span. The number is drawn uniformly.
         start_delimiter_length: the minimum and maximum number of tokens in a start delimiter.
         end_delimiter_length: the minimum and maximum number of tokens in an end delimiter.
     """
@@ -120,25 +121,25 @@ class SelectiveCopying(Objective):
 
     @property
     def structural_minimum(self) -> int:
-        """Room for the maximum number of spans, with all of them and their delimiters at their longest."""
+        """Room for the maximum number of spans, each with its delimiters at maximum length."""
         return self._spans_range[1] * self._max_piece_length
 
     def example_length(self, count: int) -> int:
-        """Return the length with as many and as long spans and delimiters as there can be.
+        """Return the length with the maximum number of spans, at maximum length.
 
-        A span costs its own tokens, its delimiters', [START], [END], and [SEP] or, for the last, [DONE].
+        A span takes its own tokens, the tokens of its delimiters, [START], [END], and [SEP] or [DONE].
         """
         return self.marker_length + 1 + count + self._spans_range[1] * (self._max_piece_length + 3)
 
     def answer_special_tokens(self, context: Int32[np.ndarray, " context"]) -> tuple[int, ...]:
-        """Return [DONE], and [SEP] where the context requests several spans."""
+        """Return [DONE], and [SEP] if the context requests several spans."""
         several = np.count_nonzero(context == vocabulary.SPAN_START) > 1
         return (vocabulary.SEPARATOR, vocabulary.DONE) if several else (vocabulary.DONE,)
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the spans, the delimiters' lengths and the order of the queries are random."""
+        """Make the example. The spans, the lengths of delimiters and the order of queries are random."""
         low, high = self._spans_range
         pieces = self._choose_pieces(tokens, int(rng.integers(low, high + 1)), rng)
         queries, answers = [], []
@@ -154,7 +155,7 @@ class SelectiveCopying(Objective):
     def _choose_pieces(
         self, tokens: Int32[np.ndarray, " tokens"], wanted: int, rng: np.random.Generator
     ) -> list[_Piece]:
-        """Return, for each query, the three starts of a piece's parts, and its end."""
+        """Return, for each query, the starts of the three parts of its piece, and the end of the piece."""
         start_low, start_high = self.start_delimiter_length
         end_low, end_high = self.end_delimiter_length
         span_low, span_high = self.span_length
@@ -164,8 +165,8 @@ class SelectiveCopying(Objective):
             span_lengths = rng.integers(span_low, span_high + 1, places)
             start_lengths = rng.integers(start_low, start_high + 1, places).tolist()
             end_lengths = rng.integers(end_low, end_high + 1, places).tolist()
-            # Each place keeps room for delimiters at their longest, so making one longer cannot reach
-            # into the next piece; what is left of the text falls at random between the places.
+            # Each place has room for delimiters of maximum length, so a longer delimiter cannot reach
+            # the next piece. The rest of the text is split at random between the places.
             rooms = span_lengths + (start_high + end_high)
             room_ends = rooms.cumsum()
             gaps = rng.integers(0, len(tokens) - int(room_ends[-1]) + 1, places)

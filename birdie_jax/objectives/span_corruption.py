@@ -22,7 +22,7 @@ class SpanCorruption(NoisedObjective):
     marker: int | None = vocabulary.SPAN_CORRUPTION
 
     def example_length(self, count: int) -> int:
-        """Return the length that every example of `count` tokens has: two sentinels a span, marker, END."""
+        """Return the exact length of an example of `count` tokens, with two sentinels per span."""
         spans = noise_counts(count, self.rate, self.mean_span)[1] if count >= 2 else 0
         return self.marker_length + count + 2 * spans + 1
 
@@ -34,7 +34,7 @@ class SpanCorruption(NoisedObjective):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the lengths of the spans, and of what is between them, are random."""
+        """Make the example. The lengths of the spans and of the gaps between them are random."""
         noise = self.draw_noise(len(tokens), rng)
         spans = len(noise.sentinels)
         noise_lengths = noise.lengths[1::2]

@@ -1,4 +1,4 @@
-"""The policies: one file each. A new one is a new file here and a line below."""
+"""The policies, one file each. To add a policy, add a file and import it below."""
 
 from birdie_jax.bandit.policies import (
     attribution,

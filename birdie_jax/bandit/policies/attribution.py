@@ -1,16 +1,16 @@
-"""Policy attribution: a regression of the gains of every class on the mixtures of the last decisions.
+"""Policy attribution: a regression of the falls of every class's loss on the mixtures of past decisions.
 
-What a mixture does for a class shows over several decisions, beside what the schedule of the learning rate
-and the state of the class do by themselves. So the fall of class c, over the mean size of its recent falls,
-is modelled as
+The effect of a mixture on a class appears over several decisions. The learning-rate schedule and the current
+loss of the class also have an effect. The policy models the fall of class c, divided by the mean size of its
+recent falls, as
 
     fall = b_c . x + g_c . (1, t, t^2, loss of c) + noise
 
-with x the mean of past shares (half-life 4 decisions) less the own ones, and t the share of the run that
-is past, which determines the learning rate. The prior of b and g is Gaussian (a ridge regression),
-decisions are forgotten over `memory`, and the gains are one draw from the posterior (Thompson sampling),
-summed over classes in nats. The shares move within a trust region, and are tried in pairs as policy `pairs`
-tries them, each change for 4 decisions.
+with x the mean of past shares (half-life 4 decisions) minus the mixture's own shares, and t the fraction of
+the run so far, which determines the learning rate. The prior of b and g is Gaussian (a ridge regression), and
+the weights of past decisions decay over `memory`. The gains are one draw from the posterior (Thompson
+sampling), summed over classes in nats. The shares move within a trust region. As in policy `pairs`, pairs of
+opposite changes are tried, each change for 4 decisions.
 """
 
 from functools import partial
@@ -34,11 +34,13 @@ from birdie_jax.bandit.policies.registry import register_policy
 from birdie_jax.bandit.state import LEARNING, BanditState, current_row, decision_key
 from birdie_jax.bandit.trust_region import Gains, perturb, trust_region_policy
 
-# In units of a class's usual fall: what a share of 1 more may add, what a control may, and the noise.
+# Standard deviations of the prior of the coefficients and of the noise, in units of a class's usual fall.
 _PRIOR, _NOISE = 3.0, 0.5
-# Decisions for which a change is held; it would cancel with its opposite in the mean of past shares.
+# Decisions for which a change lasts. A shorter change would cancel with its opposite in the mean of past
+# shares.
 _HELD = 4
-# Of past shares, and of the sizes of falls: a shorter one would take the effect of shares out of the falls.
+# Half-lives, in decisions, of past shares and of the sizes of falls. With a shorter half-life, dividing by
+# the sizes would remove the effect of the shares.
 _HALF_LIFE, _HALF_LIFE_OF_SIZES = 4.0, 16.0
 
 
@@ -46,7 +48,7 @@ class Posterior(NamedTuple):
     """The posterior of the coefficients of each class, in units of its usual fall.
 
     Attributes:
-        mean: the mean of the coefficients; the first ones are those of shares.
+        mean: the mean of the coefficients; the coefficients of the shares come first.
         factor: the lower Cholesky factor of the inverse of their covariance.
         usual: the mean size of each class's recent falls, in nats.
     """
@@ -57,7 +59,7 @@ class Posterior(NamedTuple):
 
 
 def posterior_of_effects(state: BanditState) -> Posterior:
-    """Return what the history says of the effect of every share on every class."""
+    """Return the posterior of the effect of every share on every class, given the history."""
     row, decisions = current_row(state), row_decisions(state)
     is_known = (decisions >= 0) & (jnp.arange(decisions.size) < row)
     falls = class_falls(state)
@@ -75,7 +77,7 @@ def posterior_of_effects(state: BanditState) -> Posterior:
     def of_class(target: Float[Array, " history"], loss: Float[Array, " history"]):
         inputs = jnp.concatenate([recent, controls, loss[:, None]], axis=1)
         inputs = jnp.where(is_known[:, None], inputs, 0.0)
-        # Accelerators round the factors of a product by default.
+        # By default, accelerators round the factors of a matrix product.
         product = partial(jnp.matmul, precision="highest")
         weighted = (counts / _NOISE**2)[:, None] * inputs
         precision = product(weighted.T, inputs) + jnp.eye(inputs.shape[1]) / _PRIOR**2
@@ -87,7 +89,7 @@ def posterior_of_effects(state: BanditState) -> Posterior:
 
 
 def draw_gains(state: BanditState, shares: ClassVector) -> Gains:
-    """Return one draw of what a larger share of each class gains, of a size from 0 (nothing known) to 1."""
+    """Return one draw of the gains from the posterior, of a size from 0 (nothing known) to 1."""
     found = posterior_of_effects(state)
     size = found.mean.shape[1]
     normal = jax.random.normal(decision_key(state, LEARNING), (state.classes, size))
@@ -108,7 +110,7 @@ def draw_gains(state: BanditState, shares: ClassVector) -> Gains:
 
 
 def _standardised(losses: ClassHistory, is_known: Array) -> ClassHistory:
-    """Return losses from their mean over the known rows, over their standard deviation."""
+    """Return losses with zero mean and unit standard deviation over the known rows."""
     usable = is_known[:, None] & jnp.isfinite(losses)
     values = jnp.where(usable, losses, 0.0)
     number = jnp.maximum(usable.sum(axis=0), 1)

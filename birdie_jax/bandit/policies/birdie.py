@@ -1,4 +1,4 @@
-"""Policy birdie (Birdie, section 3.3): explore, or take the mixture that a critic of history rates best.
+"""Policy birdie (Birdie, section 3.3): explore, or take the mixture that a critic rates best.
 
 At every observation the critic learns the rewards of all actions so far. A proposal is random with
 `explore_probability`; otherwise it is the best action by the critic's predictions (`proposals.py`).
@@ -33,7 +33,7 @@ from birdie_jax.bandit_config import BanditConfig
 
 
 def critic_optimizer(config: BanditConfig, critic: Critic) -> optax.GradientTransformation:
-    """Return AdamW at a constant rate, after clipping the global gradient norm."""
+    """Return AdamW with a constant learning rate, after clipping of the global gradient norm."""
     return optax.chain(
         optax.clip_by_global_norm(config.critic_clip),
         optax.adamw(
@@ -53,10 +53,10 @@ def critic_loss(
     *,
     weights: ArmVector | float = 1.0,
 ) -> Float[Array, ""]:
-    """Return the weighted squared error of the predicted rewards: the sum over arms, mean over steps."""
+    """Return the weighted squared error of the predicted rewards, summed over arms, averaged over steps."""
     predictions = cast(Array, critic.apply({"params": parameters}, steps, used))
     is_used = jnp.arange(steps.shape[0]) < used
-    # Selected before it is squared, so nothing in the unused part reaches the gradient.
+    # Mask before squaring, so the unused part does not affect the gradient.
     error = jnp.where(is_used[:, None], predictions - targets, 0.0)
     return jnp.sum(weights * jnp.square(error)) / jnp.maximum(used, 1)
 
@@ -75,9 +75,9 @@ def learn(
 ) -> tuple[PyTree, PyTree]:
     """Take `config.critic_updates` optimizer steps on the first `used` steps of a history.
 
-    Each update multiplies every input by its own uniform factor from 1 - critic_noise to 1 + critic_noise:
-    the history is short, and the critic would otherwise learn it by heart. With no step used nothing
-    changes, not even by weight decay.
+    Each update multiplies every input by its own uniform factor from 1 - critic_noise to 1 + critic_noise.
+    Without this noise, the critic would memorise the short history. If `used` is 0, nothing changes, not
+    even by weight decay.
 
     Args:
         config: the number of updates, the noise, and the optimizer's settings.
@@ -86,12 +86,12 @@ def learn(
         optimizer_state: the state of `critic_optimizer(config, critic)`.
         steps: the critic's inputs (`critic_inputs`).
         targets: the class-scaled reward of each arm for each step's action.
-        used: the number of steps whose reward is known.
+        used: the number of steps with known rewards.
         key: the random key of the noise.
         weights: the weight of each arm's squared error.
 
     Returns:
-        Parameters and optimizer state after the updates.
+        The parameters and the optimizer state after the updates.
     """
     optimizer = critic_optimizer(config, critic)
 
@@ -122,9 +122,9 @@ def init_critic(config: BanditConfig, num_arms: int, key_data: KeyData) -> Criti
 
 
 def train_critic(state: BanditState) -> CriticState:
-    """Return the critic after learning from every action of the history whose reward is known."""
+    """Return the critic after learning from every action in the history that has a known reward."""
     used = current_row(state)
-    # Rewards are scaled by the size n of a class, so its squared errors come to 1 / n.
+    # Rewards are divided by the size n of their class, so the squared errors of a class sum to 1 / n.
     weights = 1.0 / state.class_scale if state.config.critic_error == "classes" else 1.0
     parameters, optimizer_state = learn(
         state.config,
@@ -141,7 +141,7 @@ def train_critic(state: BanditState) -> CriticState:
 
 
 def explore_or_exploit(state: BanditState) -> ArmVector:
-    """Return a random action with `explore_probability`, else the one that the critic finds best."""
+    """Return a random action with `explore_probability`; otherwise the action that the critic rates best."""
     explores_key, action_key, best_key = jax.random.split(decision_key(state, PROPOSING), 3)
     decision = jnp.maximum(state.count - 1, 0)
     probability = explore_probability(state.config, decision, state.decisions)
@@ -153,13 +153,13 @@ def explore_or_exploit(state: BanditState) -> ArmVector:
 
 
 def explore_probability(config: BanditConfig, decision: Int[Array, ""], num_decisions: int) -> Scalar:
-    """Return the probability that decision 0, 1, .. of `num_decisions` explores.
+    """Return the probability that decision number `decision` of `num_decisions`, from 0, explores.
 
-    It is 1 for the first `explore_first` of all decisions, then falls along half a cosine from
-    `explore_from` to `explore_to` over the next `explore_decay`, and stays there.
+    It is 1 for the share `explore_first` of all decisions. Over the next share `explore_decay`, it falls
+    along half a cosine from `explore_from` to `explore_to`, and then stays there.
     """
     progress = decision.astype(jnp.float32) / num_decisions
-    # A decay of no length is a step down.
+    # A decay of length 0 is a step.
     fallen = (progress - config.explore_first) / max(config.explore_decay, 1e-6)
     height = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(fallen, 0.0, 1.0)))
     later = config.explore_to + (config.explore_from - config.explore_to) * height

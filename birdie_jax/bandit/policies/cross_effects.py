@@ -1,13 +1,14 @@
-"""Policy cross_effects: every class in turn gets a larger share for one decision, to measure its effect.
+"""Policy cross_effects: give every class in turn a larger share for one decision, and measure the effect.
 
-After Aioli (Chen et al. 2024, "Aioli: A unified optimization framework for language model data mixing"),
-which measures by perturbations what training on class j does for the loss of class i, and moves the shares
-by the column sums of this matrix, as exponentiated gradient does. A cycle has two parts of as many
-decisions as there are classes. In the first, in random order, each class j once has the share
-(1 - 1/2) w_j + 1/2, and the others the rest in proportion. In the second the shares follow, a step at each
-decision. The objective is the mean of all losses, so the column sum of class j is the fall of the
-objective while j was lifted. It is compared with the line through the falls of the cycle, because losses
-fall more and more slowly.
+The policy follows Aioli (Chen et al. 2024, "Aioli: A unified optimization framework for language model data
+mixing"). Aioli uses perturbations to measure the effect of training on class j on the loss of class i. It
+moves the shares by the column sums of this matrix, with exponentiated gradient.
+
+A cycle has two parts, each with one decision per class. The first part lifts each class j once, in random
+order: j has the share (1 - 1/2) w_j + 1/2, and the other classes have the rest in proportion. In the second
+part the shares take a step at each decision. The objective is the mean of all losses, so the column sum of
+class j is the fall of the objective while j was lifted. Losses fall more and more slowly, so this fall is
+compared with a straight line through the falls of the cycle.
 """
 
 import jax
@@ -23,13 +24,13 @@ LIFT = 0.5
 
 
 def lifted_order(state: BanditState) -> Int[Array, " classes"]:
-    """Return the classes in the order in which the present cycle lifts them."""
+    """Return the classes in the order in which the current cycle lifts them."""
     cycle = jnp.maximum(state.count - 1, 0) // (2 * state.classes)
     return jax.random.permutation(numbered_key(state, cycle, EXPLORING), state.classes)
 
 
 def lift(state: BanditState, shares: ClassVector) -> ClassVector:
-    """Return the shares with the class lifted whose turn it is; unchanged in the second part of a cycle."""
+    """Return the shares with the current class lifted, or unchanged in the second part of a cycle."""
     place = jnp.maximum(state.count - 1, 0) % (2 * state.classes)
     lifted = lifted_order(state)[jnp.minimum(place, state.classes - 1)]
     alone = jax.nn.one_hot(lifted, state.classes)
@@ -38,7 +39,7 @@ def lift(state: BanditState, shares: ClassVector) -> ClassVector:
 
 
 def gains_of_lifts(state: BanditState, shares: ClassVector) -> Gains:
-    """Return by how much the objective fell more than the line of the cycle while a class was lifted."""
+    """Return the fall of the objective while each class was lifted, minus the line through the cycle."""
     del shares
     place = jnp.maximum(state.count - 1, 0) % (2 * state.classes)
     first = jnp.maximum(current_row(state) - place, 0)

@@ -1,16 +1,16 @@
 """Policy exp3s: Exp3.S of Auer et al. 2002 ("The nonstochastic multiarmed bandit problem", section 8).
 
-Its weights follow the arms' rewards, and share a little of themselves at every decision, so an arm
-that was long of no use can come back. With q the mixture's own weights (1 / K in the paper):
+The weights follow the arms' rewards. At every decision all arms receive a small part of the total weight, so
+an arm with poor rewards can recover. With q the mixture's own weights (1 / K in the paper):
 
     p_i = (1 - gamma) w_i / sum_j w_j + gamma q_i
     w_i <- w_i exp(eta q_i r_i / p_i) + e alpha q_i sum_j w_j
 
-There, one arm is drawn from p and only its reward is known, so r_i / p_i is right on average. Here
-every example of every batch is such a draw: all arms are played, arm i in proportion to p_i, and r_i / p_i
-is what arm i's own loss gained for each part of the data that it was given. What an arm does for the losses
-of others is not credited to it. The paper's eta is gamma; here it is a separate setting, because a run has
-some dozens of decisions.
+In the paper, one arm is drawn from p and only its reward is known, so r_i / p_i is an unbiased estimate. Here
+every example of every batch is a draw. All arms are played, arm i in proportion to p_i, and r_i / p_i is the
+gain of arm i's own loss per share of the data. An arm gets no credit for its effect on the losses of other
+arms. In the paper, eta equals gamma. Here it is a separate setting, because a run has only some dozens of
+decisions.
 """
 
 import math
@@ -25,7 +25,7 @@ from birdie_jax.bandit_config import BanditConfig
 
 
 def even_log_weights(config: BanditConfig, num_arms: int, key: KeyData) -> ArmVector:
-    """Return log(w / q) of each arm before the first reward: 0."""
+    """Return log(w / q) of each arm before the first reward, which is 0."""
     del config, key
     return jnp.zeros(num_arms)
 
@@ -34,13 +34,13 @@ def update_log_weights(state: BanditState) -> ArmVector:
     """Return log(w / q) after the rewards of the last action, normalised so that w sums to 1."""
     row, settings = current_row(state), state.config.exp3s
     before = jnp.maximum(row - 1, 0)
-    # The probabilities of an arm without weight are 0 / 0, and do not matter.
+    # For an arm without weight the ratio is 0 / 0, and has no effect.
     share = jnp.where(state.initial > 0, state.initial / jnp.maximum(state.actions[before], 1e-30), 0.0)
     gain = jnp.where(row > 0, settings.learning_rate * share * state.rewards[before], 0.0)
     grown = _normalise(state.policy_state, state.initial)
     shared = jnp.where(row > 0, jnp.log(jnp.maximum(math.e * settings.sharing, 1e-30)), -jnp.inf)
     updated = _normalise(jnp.logaddexp(grown + gain, shared), state.initial)
-    # An arm without weight has no part in the sum, and would overflow float32.
+    # An arm without weight is not part of the sum, and its value would overflow float32.
     return jnp.where(state.initial > 0, updated, 0.0)
 
 

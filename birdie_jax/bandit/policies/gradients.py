@@ -1,11 +1,11 @@
-"""Policy gradients: the shares follow what a step on each class alone would do for the objective.
+"""Policy gradients: the shares follow the effect of a step on each class alone on the objective.
 
-With P the optimizer's preconditioner, g_c the gradient of a class's validation loss and G that of the
-objective, a small step on class c lowers the objective by G . P g_c for each unit of it: the inner product
-of DoGE (Fan et al. 2023) and AC-ODM (Ma et al. 2025), with the optimizer's own metric in place of the
-plain one. P is diagonal, so the gain of every class is the derivative of its own loss along P G. It
-is measured at each decision on the validation rows (`pretraining/gradient_gains.py`): one gradient and two
-more evaluations of them, where other policies need one evaluation.
+Let P be the optimizer's preconditioner, g_c the gradient of a class's validation loss and G the gradient of
+the objective. A small step on class c lowers the objective by G . P g_c per unit of step size. This is the
+inner product of DoGE (Fan et al. 2023) and AC-ODM (Ma et al. 2025), but in the optimizer's metric. P is
+diagonal, so the gain of a class is the derivative of its own loss along P G. The gains are measured at each
+decision on the validation rows (`pretraining/gradient_gains.py`). They take one gradient and two more
+evaluations of these rows, whereas other policies need one evaluation.
 """
 
 from typing import cast
@@ -20,7 +20,7 @@ from birdie_jax.bandit.trust_region import Gains, of_unit_size, trust_region_pol
 
 
 def gains_of_gradients(state: BanditState, shares: ClassVector) -> Gains:
-    """Return the measured gains, from their mean under the shares and of unit size."""
+    """Return the measured gains, minus their mean under the shares, at unit size."""
     measured = class_means(state, cast(Array, state.gains))
     usable = (own_shares(state) > 0) & jnp.isfinite(measured)
     measured = jnp.where(usable, measured, 0.0)

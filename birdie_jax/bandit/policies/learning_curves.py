@@ -1,12 +1,13 @@
-"""Policy learning_curves: the share of a class follows how fast its fitted learning curve still falls.
+"""Policy learning_curves: the share of a class follows the slope of its fitted learning curve.
 
-ADO (Jiang et al. 2024, "Adaptive data optimization: dynamic sample selection with scaling laws"). The
-losses of a class are fitted by L(n) = e + b n^-a, with n the decisions that are past: all tokens count for
-every class. With q the own shares, h a decaying mean of the shares in force and s = a b n^-a / n the slope,
+This is ADO (Jiang et al. 2024, "Adaptive data optimization: dynamic sample selection with scaling laws").
+The policy fits L(n) = e + b n^-a to the losses of a class, with n the number of past decisions, so all tokens
+count for every class. With q the mixture's own shares, h a decaying mean of the shares in use and
+s = a b n^-a / n the slope,
 
     rho ~ q sqrt(h) s, at least 0.01           shares = 0.9 (mean of all rho so far) + 0.1 rho
 
-The curve is the best of a grid of a and e by relative squared error, with the best b of each.
+The curve is the best of a grid of a and e by relative squared error, with the best b for each pair.
 """
 
 from typing import NamedTuple
@@ -30,17 +31,17 @@ from birdie_jax.bandit.state import BanditState, current_row
 from birdie_jax.bandit_config import BanditConfig
 
 _EXPONENTS, _ENDS = (0.05, 2.0, 24), (0.0, 0.98, 24)
-# A mean with a factor of 0.9 has this half-life; fewer losses than this many have no curve.
+# The half-life of a mean with a decay factor of 0.9, and the minimum number of losses for a curve.
 _HALF_LIFE, _FEWEST = 6.58, 4
 _SMALLEST, _INERTIA = 0.01, 0.9
 
 
 class CurveShares(flax.struct.PyTreeNode):
-    """The shares that follow from the curves of decisions so far.
+    """The shares from the curves of all decisions so far.
 
     Attributes:
-        mean: the mean over decisions of rho, over the arms.
-        last: rho of the last decision, over the arms.
+        mean: the mean of rho over decisions, as a mixture of arms.
+        last: rho of the last decision, as a mixture of arms.
     """
 
     mean: ArmVector
@@ -64,12 +65,12 @@ class Curve(NamedTuple):
 def fit_curve(
     losses: Float[Array, " history"], numbers: Float[Array, " history"], usable: Bool[Array, " history"]
 ) -> Curve:
-    """Return the curve of the smallest relative squared error over the usable losses.
+    """Return the curve with the smallest relative squared error over the usable losses.
 
     Args:
-        losses: in nats.
-        numbers: n of each loss, above 0 where it is usable.
-        usable: which losses count.
+        losses: the losses, in nats.
+        numbers: n of each loss; positive for usable losses.
+        usable: whether to fit each loss.
     """
     exponents = jnp.geomspace(*_EXPONENTS)
     lowest = jnp.min(jnp.where(usable, losses, jnp.inf))
@@ -89,7 +90,7 @@ def fit_curve(
 
 
 def update_shares(state: BanditState) -> CurveShares:
-    """Return the shares that follow from the curves of all losses so far."""
+    """Return the shares from the curves of all losses so far."""
     own, row = own_shares(state), current_row(state)
     numbers = row_decisions(state).astype(jnp.float32)
     losses = class_means(state, state.losses)
@@ -110,7 +111,7 @@ def update_shares(state: BanditState) -> CurveShares:
 
 
 def curve_mixture(state: BanditState) -> ArmVector:
-    """Return the mean of the shares of all decisions, and a tenth of the last ones."""
+    """Return nine tenths of the mean shares of all decisions plus a tenth of the last shares."""
     return _INERTIA * state.policy_state.mean + (1.0 - _INERTIA) * state.policy_state.last
 
 

@@ -1,15 +1,15 @@
-"""Policy pairs: two decisions try a change of the shares and its opposite, and the difference is credited.
+"""Policy pairs: two decisions try a change of the shares and its opposite, and compare the results.
 
-Simultaneous perturbation (Spall 1992, "Multivariate stochastic approximation using a simultaneous
-perturbation gradient approximation"). Decisions 2k and 2k + 1 multiply the shares by exp(d s) and exp(-d
-s), with s random signs of the classes and exp(d) = 1 + `perturbation`. With F and F' the falls of the
-objective under the two, the pair says
+This is simultaneous perturbation (Spall 1992, "Multivariate stochastic approximation using a simultaneous
+perturbation gradient approximation"). Decisions 2k and 2k + 1 multiply the shares by exp(d s) and exp(-d s),
+with s a random sign for each class and exp(d) = 1 + `perturbation`. With F and F' the falls of the objective
+under the two decisions, the result of the pair is
 
     r = (F - F') / (|F| + |F'|)
 
-and a class's gain is the sum over pairs of (r - mean r) s, over its standard deviation if no class
-mattered. The mean removes the slowing fall of losses. Pairs are forgotten over `memory`
-decisions.
+The gain of a class is the sum over pairs of (r - mean r) s, divided by the standard deviation that this sum
+has if no class has an effect. Subtracting the mean removes the general slowing of the losses. The weights of
+pairs decay over `memory` decisions.
 """
 
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from birdie_jax.bandit.trust_region import Gains, pair_signs, perturb, trust_reg
 
 
 def gains_of_pairs(state: BanditState, shares: ClassVector) -> Gains:
-    """Return what the pairs so far say of each class."""
+    """Return the gain of each class from the pairs so far."""
     del shares
     row, decisions = current_row(state), row_decisions(state)
     falls = class_falls(state).mean(axis=1)

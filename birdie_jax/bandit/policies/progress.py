@@ -1,11 +1,11 @@
-"""Policy progress: a class's share follows how fast its loss falls, until it is learned.
+"""Policy progress: the share of a class follows its recent progress, until the class is learned.
 
 With f the mean of a class's recent falls (half-life 4 decisions) and p its accuracy,
 
     shares = 1/5 own shares + 4/5 max(f, 0) (1 - p), normalised
 
-Learning progress as Oudeyer et al. 2007 and Graves et al. 2017 mean it; the factor 1 - p ends the training
-on a class that is learned, and the own shares keep a class alive that has not begun to fall.
+This is learning progress as in Oudeyer et al. 2007 and Graves et al. 2017. The factor 1 - p ends the training
+on a learned class. The own shares keep training a class whose loss does not fall yet.
 """
 
 from typing import cast
@@ -22,7 +22,7 @@ _KEPT, _HALF_LIFE = 0.2, 4.0
 
 
 def progress_mixture(state: BanditState) -> ArmVector:
-    """Return the mixture of progress that is left to be made, and a fifth of the own shares."""
+    """Return the mixture of the module's formula."""
     own = own_shares(state)
     falls = trailing_means(state, class_falls(state), _HALF_LIFE)[jnp.maximum(current_row(state) - 1, 0)]
     unlearned = 1.0 - class_means(state, cast(Array, state.accuracies))

@@ -1,4 +1,4 @@
-"""The type of a bandit policy, and every policy by its name."""
+"""The type of a bandit policy, and the registry of policies."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,25 +38,27 @@ def _keep_mixture(state: BanditState) -> ArmVector:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy: pure functions that choose mixtures, traced into the bandit's jitted functions.
+    """A policy: pure functions that choose mixtures. The bandit's jitted functions trace them.
 
-    What a policy does not define leaves everything as it is: `Policy()` is the policy `fixed`.
+    The defaults change nothing: `Policy()` is the policy `fixed`.
 
     Attributes:
-        check: (config, number of arms) -> None; raises ValueError for settings that it cannot work with.
-        check_classes: (config, names of the classes, number of decisions) -> None; raises ValueError for
-            settings that name another class, or that so many decisions cannot follow.
+        check: (config, number of arms) -> None. Raises ValueError for settings that the policy does not
+            support.
+        check_classes: (config, names of the classes, number of decisions) -> None. Raises ValueError for
+            settings that name an unknown class, or that do not fit the number of decisions.
         initial_mixture: the mixture's own normalised weights -> the mixture before the first decision.
         init_state: (config, number of arms, key data) -> the policy's own arrays, any pytree.
-        update: the state with a new row in its history -> the policy's own arrays after it.
-        propose: the state after `update` -> the next mixture. Random numbers come from
-            `decision_key(state, PROPOSING)`, so a decision can be repeated.
+        update: the state with a new row in its history -> the policy's own arrays after that row.
+        propose: the state after `update` -> the next mixture. Random numbers must come from
+            `decision_key(state, PROPOSING)`, so that a decision can be repeated.
         predict: the state after `propose` -> the sum over arms of the class-scaled rewards that the policy
-            expects of the mixture; None where it expects none.
-        reads_losses: whether `propose` reads what was measured; else its first mixture is known before the
-            run.
-        reads_accuracies: whether it reads `BanditState.accuracies`.
-        reads_gains: whether it reads `BanditState.gains`, which take a gradient of the validation rows.
+            predicts for the mixture. None for a policy without predictions.
+        reads_losses: whether `propose` reads the observations. If not, its first mixture is known before
+            the run.
+        reads_accuracies: whether the policy reads `BanditState.accuracies`.
+        reads_gains: whether the policy reads `BanditState.gains`, which require a gradient of the
+            validation rows.
     """
 
     check: Callable[[BanditConfig, int], None] = _accept_settings
@@ -73,12 +75,12 @@ class Policy:
 
     @property
     def changes_mixture(self) -> bool:
-        """Whether a decision can change the mixture; else all mixtures are known before the first step."""
+        """Whether a decision can change the mixture. If not, the mixture is known before the first step."""
         return self.propose is not _keep_mixture
 
 
 POLICIES: Registry[Policy] = Registry("bandit.policy")
-"""The policies by the names that `config.bandit.policy` may have."""
+"""The policies, by the names that `config.bandit.policy` accepts."""
 
 register_policy = POLICIES.register
 find_policy = POLICIES.find

@@ -1,10 +1,10 @@
-"""Policy staged: a schedule of mixtures, each from a share of the run's decisions on.
+"""Policy staged: a schedule of mixtures, each of which starts at a given fraction of the run's decisions.
 
     config.bandit.policy = "staged"
     config.bandit.stages = "0: causal_lm=1; 0.25: causal_lm=1, copying=3, prefix_lm=1"
 
-A stage has a start, from 0 to below 1, and weights of classes; a class that it does not name has none. A
-class shares its weight among its arms as the mixture's own weights do. It reads no reward.
+A stage has a start in [0, 1) and weights of classes. Classes that it does not name have weight 0. The weight
+of a class is split among its arms by the mixture's own weights. The policy reads no rewards.
 """
 
 import math
@@ -24,10 +24,10 @@ _ALLOWED = "stages such as '0: causal_lm=1; 0.5: causal_lm=1, copying=2'"
 
 
 def parse_stages(text: str) -> list[tuple[float, dict[str, float]]]:
-    """Return the start and the weights of classes of every stage.
+    """Return the start and the class weights of every stage.
 
     Raises:
-        ValueError: it is not written like this, or has an impossible start or weight.
+        ValueError: the text does not have this format, or a start or a weight is invalid.
     """
     stages = []
     for number, stage in enumerate(part.strip() for part in text.split(";")):
@@ -57,11 +57,11 @@ def parse_stages(text: str) -> list[tuple[float, dict[str, float]]]:
 
 
 def check_stages(config: BanditConfig, class_names: tuple[str, ...], num_decisions: int) -> None:
-    """Check that the stages are of these classes, and that each of them governs a decision.
+    """Check that the stages name known classes, and that each stage has a decision.
 
     Raises:
-        ValueError: there are no stages, or they cannot be read, name a class that is not there, or begin
-            where no decision is left to them.
+        ValueError: there are no stages, the format is invalid, a class is unknown, or a stage has no
+            decision.
     """
     stages = parse_stages(config.stages)
     ends = [*first_decisions(stages, num_decisions)[1:], num_decisions]
@@ -82,12 +82,12 @@ def check_stages(config: BanditConfig, class_names: tuple[str, ...], num_decisio
 
 
 def first_decisions(stages: list[tuple[float, dict[str, float]]], num_decisions: int) -> list[int]:
-    """Return the number of each stage's first decision: the first one that is not before its start."""
+    """Return the number of each stage's first decision, which is the first at or after its start."""
     return [math.ceil(start * num_decisions - 1e-9) for start, _ in stages]
 
 
 def stage_mixture(state: BanditState) -> ArmVector:
-    """Return the mixture of the stage in which the present decision is."""
+    """Return the mixture of the current decision's stage."""
     stages = parse_stages(state.config.stages)
     by_class = np.array([[weights.get(name, 0.0) for name in state.class_names] for _, weights in stages])
     by_class = jnp.asarray(by_class / by_class.sum(axis=1, keepdims=True), jnp.float32)

@@ -7,7 +7,7 @@ from birdie_jax.bandit.policies.registry import Policy, register_policy
 
 
 def uniform_mixture(weights: ArmVector) -> ArmVector:
-    """Return the uniform mixture over as many arms as there are weights."""
+    """Return the uniform mixture over the arms."""
     return jnp.full(weights.shape, 1.0 / weights.size, jnp.float32)
 
 
