@@ -134,7 +134,7 @@ def run() -> None:
     policies = list(dict.fromkeys(_POLICY.value))
     if not policies:
         raise ConfigError(f"--policy: found ''; allowed: one or more of {', '.join(POLICIES)}")
-    asked = list(conditions(settings, policies, shares, contexts))
+    requested = list(conditions(settings, policies, shares, contexts))
     root = make_path(_OUTPUT.value)
     read = [Input("--text", _TEXT.value, all_files=True)] if _TEXT.value is not None else []
     check_outputs(outputs_below(root), read)
@@ -155,7 +155,7 @@ def run() -> None:
     others = [_compared_model(workdir, trained) for workdir in _COMPARE.value]
     folder = CellFolder(root, kept)
     print(f"{trained.origin}: {trained.model.config.name}, prompt form: {arm.name}", file=sys.stderr)
-    cells = measure_cells(trained, arm.objective, windows, asked, folder, rows=_ROWS.value, log=_log)
+    cells = measure_cells(trained, arm.objective, windows, requested, folder, rows=_ROWS.value, log=_log)
     for other in others:
         cells += _compared_cells(other, windows, contexts, folder)
     summaries = summarise_cells(cells, windows.documents, _SEED.value)
@@ -261,8 +261,8 @@ def _compared_cells(
 ) -> list[Cell]:
     """Return the dense cells of another model on the same windows."""
     arm = choose_arm(other.arms, _OBJECTIVE.value)
-    asked = [Condition("dense", 1.0, context, None) for context in contexts]
-    return measure_cells(other, arm.objective, windows, asked, folder, rows=_ROWS.value, log=_log)
+    requested = [Condition("dense", 1.0, context, None) for context in contexts]
+    return measure_cells(other, arm.objective, windows, requested, folder, rows=_ROWS.value, log=_log)
 
 
 def _shown_texts(

@@ -1,4 +1,4 @@
-"""The curves of all sides in the same panels: thin lines are runs, and thick ones their mean."""
+"""The curves of all sides in shared panels: thin lines for runs, thick lines for their mean."""
 
 from collections.abc import Callable, Sequence
 
@@ -38,7 +38,7 @@ def legend(sides: Sequence[Side]) -> tuple[LegendEntry, ...]:
 
 
 def panels(sides: Sequence[Side]) -> tuple[Panel, ...]:
-    """Return a panel of each quantity that a run has logged."""
+    """Return a panel for each quantity that a run has logged."""
     found = [_panel(sides, title, unit, _scalar(name)) for name, title, unit in _SCALARS]
     groups = dict.fromkeys(group for side in sides for run in side.runs for group in run.groups)
     for group in groups:
@@ -97,7 +97,7 @@ def _lines(side: Side, index: int, read: _Read, alone: bool) -> list[Line]:
         )
         for name, steps, values in found
     ]
-    # The range that all runs cover; interpolated between their points, as the drawn lines are.
+    # Average over the range that all runs cover, interpolated between points like the drawn lines.
     first, last = max(steps[0] for _, steps, _ in found), min(steps[-1] for _, steps, _ in found)
     grid = found[0][1]
     grid = grid[(grid >= first) & (grid <= last)]

@@ -1,4 +1,4 @@
-"""The scores of the sides: spread over seeds, and differences from the first side."""
+"""The scores of the sides: their spread over seeds, and their differences from the first side."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def _number(value: float) -> str:
 
 
 def end_rows(sides: Sequence[Side]) -> list[Row]:
-    """Return the last logged values of the runs: losses, accuracies, tasks, tokens, time."""
+    """Return rows for the last logged values: losses, accuracies, tasks, tokens, time."""
     values = [[_end_values(run) for run in side.runs] for side in sides]
     names = dict.fromkeys(name for of_side in values for run in of_side for name in run)
     forms: Mapping[str, _Form] = {"tokens seen": count, "wall time": duration}
@@ -138,9 +138,9 @@ def _signed(value: float) -> str:
 
 
 def evaluation_rows(sides: Sequence[Side]) -> list[Row]:
-    """Return the metrics of the newest evaluations, by the names of evaluations that several sides have.
+    """Return rows for the newest evaluations of each name that several sides have.
 
-    The differences of single runs are paired by question, those of several runs by seed.
+    Differences between single runs are paired by question, and between several runs by seed.
 
     Raises:
         RecordError: a file of answers is missing or damaged; the message names it.

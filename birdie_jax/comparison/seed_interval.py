@@ -1,6 +1,6 @@
-"""What a few seeds say of a mean: Student's t, paired where the seeds are the same.
+"""Intervals of a mean over a few seeds: Student's t, paired if the seeds are equal.
 
-A percentile bootstrap over three seeds covers about 70 % instead of 95.
+A percentile bootstrap over three seeds covers the mean in about 70 % of cases instead of 95 %.
 """
 
 import math
@@ -16,7 +16,7 @@ _Values = Float[np.ndarray, " seeds"]
 
 
 def seed_interval(values: _Values) -> Interval:
-    """Return the mean with its 95 % t-interval; of differences, the paired t-interval.
+    """Return the mean with its 95 % t-interval; for differences of pairs, it is the paired t-interval.
 
     Args:
         values: a value of each seed, or a difference of each pair.
@@ -32,11 +32,11 @@ def seed_interval(values: _Values) -> Interval:
 
 
 def difference_interval(first: _Values, second: Float[np.ndarray, " others"]) -> Interval:
-    """Return how much the second mean is above the first, with Welch's 95 % t-interval: seeds unpaired.
+    """Return the second mean minus the first, with Welch's 95 % t-interval for unpaired seeds.
 
     Args:
         first: a value of each seed.
-        second: the same of the other side.
+        second: a value of each seed of the other side.
 
     Raises:
         ValueError: a side has fewer than two seeds.

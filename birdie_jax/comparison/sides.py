@@ -18,10 +18,10 @@ _SEED = "seed"
 
 @dataclass(frozen=True)
 class Side:
-    """A run, or several that are averaged.
+    """A run, or several to average.
 
     Attributes:
-        name: the end of the folder's path, as much of it as no other side has.
+        name: the shortest end of the folder's path that no other side has.
         runs: the runs, at least one, by the names of their folders.
     """
 
@@ -30,19 +30,19 @@ class Side:
 
     @property
     def seeds(self) -> tuple[object, ...]:
-        """The seed of each run; None where its configuration has none."""
+        """The seed of each run; None if its configuration has no seed."""
         return tuple(run.find_setting(_SEED) for run in self.runs)
 
 
 def read_sides(folders: Sequence[epath.PathLike]) -> tuple[Side, ...]:
-    """Read the runs that are compared.
+    """Read the runs to compare.
 
     Args:
         folders: workdirs, and folders of workdirs.
 
     Raises:
-        ConfigError: a folder holds no run, is given twice, or there is one run alone; or code that a run
-            imports, which is that of a task or an objective, is not found or does not run.
+        ConfigError: a folder has no run or is given twice; there is only one run; or a run's code of a task
+            or an objective is missing or does not run.
         RecordError: a file of a run is missing or damaged; the message names it.
     """
     paths = [absolute(make_path(folder)) for folder in folders]
@@ -82,7 +82,7 @@ def _is_run(path: epath.Path) -> bool:
 
 
 def _names(paths: Sequence[epath.Path]) -> list[str]:
-    """Return the shortest ends of the paths that differ from each other."""
+    """Return the shortest distinct ends of the paths."""
     for length in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-length:]) for path in paths]
         if len(set(names)) == len(names):
@@ -92,11 +92,11 @@ def _names(paths: Sequence[epath.Path]) -> list[str]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of the configuration in which runs differ.
+    """A configuration field with different values in the runs.
 
     Attributes:
         name: the dotted name.
-        values: for each side what its runs have, each value once.
+        values: for each side, the distinct values of its runs.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Setting:
 
 
 def different_settings(sides: Sequence[Side]) -> list[Setting]:
-    """Return the fields of the configuration that are not the same in all runs, by name."""
+    """Return the configuration fields that differ between runs, by name."""
     flat = [[_flat(run.config) for run in side.runs] for side in sides]
     names = sorted({name for runs in flat for run in runs for name in run})
     settings = []

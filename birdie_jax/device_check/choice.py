@@ -1,4 +1,4 @@
-"""The choice of the scan's implementation for a run on accelerators, if its configuration leaves it open.
+"""The choice of the scan's implementation, if the configuration of a run on accelerators leaves it open.
 
 The first process checks all implementations on one of its devices. The run's `scan.json` keeps the choice,
 because another implementation rounds differently. This machine's cache keeps the measurement, by device,
@@ -32,12 +32,12 @@ Check = Callable[..., Sequence[CheckedScan]]
 def keep_scan(
     runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes, check: Check = check_scans
 ) -> tuple[ResolvedRun, ...]:
-    """Return runs of one model with a chosen implementation of its scan, if the choice is open.
+    """Return runs of one model with a chosen implementation of its scan.
 
-    With a single implementation, as on a CPU, nothing is checked.
+    With a single implementation, as on a CPU, the function checks nothing.
 
     Args:
-        runs: the run of each stage, or the one of pre-training.
+        runs: the run of each stage, or the run of pre-training.
         workdir: the folder of the run; the choice is in its `scan.json`.
         processes: all processes of the run, which use the choice of the first.
         check: the function that checks implementations.
@@ -94,7 +94,7 @@ def _described(one: CheckedScan) -> str:
 def _cached(
     config: Config, mesh_shape: Mapping[str, int], candidates: tuple[str, ...], check: Check
 ) -> list[CheckedScan]:
-    """Return the checks of implementations on this kind of device, made once by this machine."""
+    """Return the checks of implementations on this kind of device; the machine's cache keeps them."""
     rows, length = rows_of_device(config, mesh_shape), config.batching.length // mesh_shape["sequence"]
     key = {
         "device": jax.local_devices()[0].device_kind,
@@ -125,7 +125,7 @@ def _cached(
 
 
 def rows_of_device(config: Config, mesh_shape: Mapping[str, int]) -> int:
-    """Return the rows that a device computes at a time."""
+    """Return the number of rows that a device computes at a time."""
     parts = mesh_shape["data"] * mesh_shape["fsdp"] * config.train.accumulation_steps
     return max(1, config.batching.rows // parts)
 

@@ -1,4 +1,4 @@
-"""Measured rates of attached devices and their host, with expected figures."""
+"""Measures rates of attached devices and their host, and compares them with expected figures."""
 
 import os
 import tempfile
@@ -101,7 +101,7 @@ def seconds_of(function: Callable[..., Any], *arguments: Any, waits: bool = Fals
 
 
 def products(topology: Topology) -> Measured:
-    """Measure products of square matrices, in bfloat16, or in float32 on a CPU."""
+    """Measure products of square matrices in bfloat16, or in float32 on a CPU."""
     on_cpu = topology.devices[0].platform == "cpu"
     size, dtype = (1024, jnp.float32) if on_cpu else (8192, jnp.bfloat16)
     with jax.default_device(jax.local_devices()[0]):
@@ -128,12 +128,12 @@ def copy(topology: Topology) -> Measured:
 def scan(
     run: ResolvedRun, implementation: str, copied: float | None, candidates: tuple[str, ...]
 ) -> Measured:
-    """Measure the linear scan in both directions at the size of a run, by the bytes that it must move.
+    """Measure the linear scan in both directions at the size of a run, in bytes that it must move.
 
     Args:
         run: the run.
-        implementation: the implementation; "" = the default of the platform.
-        copied: the GB/s of a copy, the expected figure if another implementation exists.
+        implementation: the implementation; "": the default of the platform.
+        copied: the GB/s of a copy; the expected figure if another implementation exists.
         candidates: all implementations.
     """
     config, mesh = run.config, run.mesh.shape
@@ -152,7 +152,7 @@ def scan(
 
 
 def collectives(topology: Topology, run: ResolvedRun) -> Iterator[Measured]:
-    """Measure the collectives along each axis of the mesh, by the bytes that a device sends on a ring."""
+    """Measure the collectives along each axis of the mesh, in bytes that a device sends on a ring."""
     mesh, on_cpu = run.mesh, topology.devices[0].platform == "cpu"
     elements = 2**20 if on_cpu else 2**25
     locations = [topology.location(device) for device in mesh.devices.flat]
@@ -171,7 +171,7 @@ def collectives(topology: Topology, run: ResolvedRun) -> Iterator[Measured]:
             x = jax.jit(ones, out_shardings=NamedSharding(mesh, spec))()
             text = compile_lowered(exchange.lower(x), topology.devices[0].platform).hlo_text
             found = read_step_costs(text, dict(mesh.shape), slices=topology.slices).collectives
-            # On CPUs, several of them at a time deadlock on one another's threads.
+            # On CPUs, simultaneous collectives deadlock on each other's threads.
             seconds = seconds_of(exchange, x, waits=on_cpu)
             sent = sum(one.sent_bytes * one.executions for one in found)
             expected = None
@@ -192,7 +192,7 @@ def _exchanges(axis: str) -> dict[str, Callable[[jax.Array], jax.Array]]:
 
 
 def store(folder: str, process: int) -> Iterator[Measured]:
-    """Measure the store of checkpoints with a file that this process writes and reads."""
+    """Measure the store of checkpoints: this process writes and reads a file."""
     path = make_path(folder) / f"check_device_{process}"
     contents = np.random.default_rng(process).bytes(2**26)
     advice = "use a bucket in the region of the machine, or a dedicated disk; see docs/buckets.md"
@@ -218,7 +218,7 @@ def store(folder: str, process: int) -> Iterator[Measured]:
 def endless_rows(
     text: RowText, mixture: Mixture, settings: RowSettings
 ) -> tuple[RowStreamsIterator, MixtureHistory]:
-    """Return endless batches of a mixture with fixed shares, and their history; close the history."""
+    """Return endless batches of a mixture with fixed shares, and their history, which you must close."""
     history = MixtureHistory(len(mixture.arms), 1)
     history.publish(mixture.weights)
     streams = RowStreams(
@@ -237,10 +237,10 @@ def host_pipeline(run: ResolvedRun, needed: float | None) -> Measured:
 
     Args:
         run: the run; its mixture reads the text of the standard library.
-        needed: the positions that the devices of this host consume per second; None: unknown.
+        needed: the number of positions that this host's devices consume per second; None: unknown.
     """
     config, what = run.config, "batches from one core of the host"
-    # The run's own text may take hours to prepare. This text is prepared once, and any text is as fast.
+    # The run's own text may take hours to prepare. All texts are equally fast.
     data = DataConfig(source="stdlib", vocab_size=4096, cache_dir=config.data.cache_dir)
     config = replace(config, data=data)
     try:

@@ -1,8 +1,8 @@
 """The correctness and speed of each implementation of a model's scan on a device.
 
-One period of the model's layers reads packed rows with contexts and resets. Its output and the gradients of
-all its parameters are compared with XLA's in float32. An implementation is correct if each is at most twice
-as far away as XLA's in the model's own types.
+One period of the model's layers reads packed rows with contexts and resets. The check compares its output
+and the gradients of all its parameters with XLA's in float32. An implementation is correct if the distance
+of each is at most twice that of XLA's in the model's own types.
 """
 
 import statistics
@@ -24,13 +24,13 @@ from birdie_jax.models.registry import architecture_of, mixer_config
 from pallas_kernels import linear_scan, selective_scan
 
 XLA = "xla"
-# For tests: interprets a kernel on the host.
+# For tests: interpret a kernel on the host.
 _INTERPRETED = "pallas_interpret"
 _VOCAB_SIZE = 256
 _ROWS, _MAX_LENGTH = 2, 512
-# The maximum distance from float32 relative to XLA's, and a distance that is negligible in any type.
+# The maximum distance from float32, relative to XLA's; and a distance that is negligible in any type.
 _FARTHER, _ROUNDING = 2.0, 1e-4
-# Above this error XLA itself is wrong, whatever the type: if its gradient is zero, the distance is 1.
+# Above this error XLA itself is wrong in any type; for a zero gradient, the distance is 1.
 _MAX_ERROR = 0.5
 _REPEATS = 5
 
@@ -44,7 +44,7 @@ class CheckedScan(NamedTuple):
         implementation: the name of the implementation.
         error: the largest relative distance from float32 of the output or a gradient, in the L2 norm; None
             if it does not run.
-        problem: the fault; "" for none.
+        problem: the fault; "" if there is none.
         seconds: the median seconds of one period of layers and its gradient; None if it is wrong or does
             not fit the device.
     """
@@ -87,8 +87,8 @@ def check_scans(
     Args:
         model: the architecture of a run.
         candidates: the implementations; XLA is always included.
-        rows: the rows that a device reads at a time in the run.
-        length: the tokens of a row of the run.
+        rows: the number of rows that a device reads at a time in the run.
+        length: the number of tokens in a row of the run.
     """
     names = dict.fromkeys((XLA, *candidates))
     with jax.default_device(jax.local_devices()[0]):

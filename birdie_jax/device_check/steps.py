@@ -25,7 +25,7 @@ class Steps(NamedTuple):
     """The results of some train steps.
 
     Attributes:
-        measured: their time and their memory.
+        measured: the time and memory of the steps.
         positions_per_second: the positions of rows that all devices consumed per second.
     """
 

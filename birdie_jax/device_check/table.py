@@ -12,7 +12,7 @@ _COLUMNS = ("what", "found", "expected", "share", "")
 def as_text(
     circumstances: Mapping[str, Any], scans: Sequence[CheckedScan], measured: Sequence[Measured]
 ) -> str:
-    """Return the circumstances, a line for each implementation of the scan, and the table of figures."""
+    """Return the circumstances, one line per implementation of the scan, and the table of figures."""
     head = [f"{name}: {value}" for name, value in circumstances.items()]
     rows = [_COLUMNS, *map(_row, measured)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
@@ -41,7 +41,7 @@ def _figure(value: float) -> str:
 def as_json(
     circumstances: Mapping[str, Any], scans: Sequence[CheckedScan], measured: Sequence[Measured]
 ) -> dict[str, Any]:
-    """Return the same results as plain values."""
+    """Return the results as plain values for JSON."""
     return {
         **circumstances,
         "scans": [one._asdict() for one in scans],

@@ -1,9 +1,9 @@
 """The train step of distillation: cross-entropy of the labels, and losses from a teacher on the same rows.
 
-The divergence between softened distributions, times the square of the temperature, follows Hinton et al.
-2015 (arXiv 1503.02531, section 2). The comparison of hidden states needs no further parameters, so teachers
-may have any width. It compares cosines between pairs of tokens, as Park et al. 2019 (arXiv 1904.05068)
-compare pairs of examples. The choice of pairs is this project's.
+The loss of the scores follows Hinton et al. 2015 (arXiv 1503.02531, section 2): the divergence between
+softened distributions, times the square of the temperature. The loss of the hidden states compares cosines
+between pairs of tokens, as Park et al. 2019 (arXiv 1904.05068) compare pairs of examples. It needs no
+further parameters, so teachers may have any width. The choice of pairs is this project's.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ from birdie_jax.models.layout import batch_layout
 from birdie_jax.pretraining.language_model_step import counts_by_arm, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
-# The distances between tokens of a sample whose hidden states are compared.
+# The distances between the tokens of a pair.
 _DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 TokenLosses = Float[Array, "rows length"]
@@ -69,7 +69,7 @@ class Scorer(NamedTuple):
         return cls(hidden, table.astype(hidden.dtype), bias, model.config.logit_soft_cap)
 
     def scores(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
-        """Return the float32 scores of some of the hidden states."""
+        """Return the float32 token scores of `hidden`."""
         return token_scores(hidden, self.table, self.bias, self.soft_cap)
 
 
@@ -101,11 +101,11 @@ def distilled_loss(  # noqa: PLR0917
     settings: FinetuneTeacherConfig,
     teacher_params: PyTree[jax.Array],
 ) -> LossFunction:
-    """Return the mean over the target tokens of the losses from labels and teacher.
+    """Return the loss: the mean over target tokens of the losses from the labels and from the teacher.
 
     Args:
-        model: the model that learns.
-        teacher: the model that it learns from.
+        model: the student.
+        teacher: the teacher.
         num_arms: the number of stages; each has its own sums.
         loss_chunk: the number of sequence positions with scores in memory at a time.
         settings: the weights of the losses.
@@ -165,7 +165,7 @@ class TaughtLosses(NamedTuple):
 def taught_losses(
     student: Scorer, teacher: Scorer, batch: Batch, chunk: int, temperature: float
 ) -> TaughtLosses:
-    """Return the losses of each token, with scores for `chunk` positions at a time.
+    """Return the losses of each token; compute the scores of `chunk` positions at a time.
 
     The backward pass computes the scores again. No gradient reaches the teacher.
     """
@@ -198,9 +198,9 @@ def taught_losses(
 def relation_losses(
     hidden: Activations, teacher_hidden: Float[Array, "rows length teacher_features"], batch: Batch
 ) -> TokenLosses:
-    """Return for each target the mean squared difference of its cosines to earlier targets of its sample.
+    """Return, for each target, the mean squared difference of its cosines to earlier targets of its sample.
 
-    The earlier targets are 1, 2, 4, ... 128 positions before it. A target without any gets 0.
+    The earlier targets are 1, 2, 4, ... 128 positions before it. A target without earlier targets gets 0.
     """
     segment_ids, mask = cast(TokenIds, batch.segment_ids), cast(TokenMask, batch.loss_mask)
     own, theirs = (

@@ -1,9 +1,9 @@
-"""Packs a fixed number of examples into rows, anew every epoch, as a function of seed and lengths only.
+"""Packing of a fixed number of examples into rows; each epoch is a function of seed and lengths only.
 
-The lengths that share a row are chosen once: best fit decreasing (Johnson et al. 1974, "Worst-case
-performance bounds for simple one-dimensional packing algorithms") over the histogram of lengths, as Krell
-et al. (2021, "Efficient sequence packing without cross-contamination") do for BERT. Its time depends on the
-number of distinct lengths, not of examples, and every epoch has the same number of rows. Each epoch then
+Best fit decreasing (Johnson et al. 1974, "Worst-case performance bounds for simple one-dimensional packing
+algorithms") chooses the lengths that share a row once, over the histogram of lengths, as Krell et al.
+(2021, "Efficient sequence packing without cross-contamination") do for BERT. Its time depends on the number
+of distinct lengths, not on the number of examples. Every epoch has the same number of rows. Each epoch
 draws the place of each example among the places of its length, and the order of the rows.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
-# Separates the shuffles from all other draws with the run's seed.
+# Separates the shuffles from other uses of the run's seed.
 _SHUFFLE = 0x7061636B
 
 
@@ -23,7 +23,7 @@ class Places(NamedTuple):
 
     Attributes:
         lengths: the length of the example at each place.
-        row_ends: for each row, the number of the place after its last one.
+        row_ends: for each row, the number of the first place after it.
     """
 
     lengths: Int32[np.ndarray, " examples"]
@@ -31,7 +31,7 @@ class Places(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Examples of one length in a row, after those placed before."""
+    """Consecutive examples of one length in a row."""
 
     length: int
     count: int
@@ -77,10 +77,10 @@ class _OpenRows:
         self._by_room[room].append((rows, run))
 
     def take(self, needed: int, count: int) -> Iterator[tuple[int, int, _Run]]:
-        """Yield (room, rows, run) of rows to place `count` examples in, those with the least room first.
+        """Yield (room, rows, run) of the rows that `count` examples fill, those with the least room first.
 
-        The caller adds the filled rows before it takes the next ones. Each row counts as many examples as
-        fit it.
+        The caller adds the filled rows before it takes the next ones. Each row takes as many examples as
+        fit.
         """
         while count:
             place = bisect.bisect_left(self._rooms, needed)
@@ -116,14 +116,14 @@ def _places(open_rows: _OpenRows) -> Places:
 
 
 class PackedEpochs:
-    """Endless rows of example numbers; each example occurs once in every epoch's rows.
+    """Endless rows of example numbers; each example occurs once per epoch.
 
     Row n is a function of (seed, key, lengths, row length, spacing, n) only. The most recent epoch stays in
     memory and takes, with the lengths, 28 bytes per example. Read rows in order.
 
     Attributes:
         rows_per_epoch: the number of rows that hold every example once.
-        padding_share: the share of the positions of an epoch that no example covers.
+        padding_share: the share of an epoch's positions that hold padding.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class PackedEpochs:
             row_length: the positions of a row.
             spacing: the padding positions between two examples of a row.
             seed: the seed of the run.
-            key: separates these epochs from others of the run.
+            key: distinguishes these epochs from others of the run.
         """
         self._lengths = lengths
         self._seed = (seed, _SHUFFLE, key)
@@ -165,7 +165,7 @@ class PackedEpochs:
         random = np.random.default_rng((*self._seed, epoch))
         shuffled = random.permutation(len(self._lengths))
         examples = np.empty(len(shuffled), np.int64)
-        # The places of each length take the examples of that length, both in their order.
+        # Assign the examples of each length to the places of that length, in order.
         examples[self._by_length] = shuffled[np.argsort(self._lengths[shuffled], kind="stable")]
         self._examples = examples
         self._order = random.permutation(self.rows_per_epoch)

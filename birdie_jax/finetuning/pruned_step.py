@@ -22,7 +22,7 @@ from birdie_jax.pruning import PruningSettings, encode_pruned, finetune_settings
 from birdie_jax.pruning.samples import TokenNumbers, samples_sum
 from birdie_jax.resolve import ResolvedRun
 
-# Separates the draw of shares from dropout, which folds layer numbers into the same keys.
+# Separates the shares from dropout, which folds layer numbers into the same keys.
 _DRAW_SHARES = 0x7072756E
 
 
@@ -58,7 +58,7 @@ def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summari
 def dense_and_pruned_loss(
     model: LanguageModel, num_arms: int, loss_chunk: int, settings: PruningSettings, max_pruned: float
 ) -> LossFunction:
-    """Return the sum of two means: the dense loss, and the loss of a pass that drops tokens.
+    """Return the sum of two mean losses: the dense one, and that of a pass that drops tokens.
 
     Args:
         model: the language model.
@@ -80,7 +80,7 @@ def dense_and_pruned_loss(
 
 
 def draw_kept_shares(row_keys: RowKeys, segment_ids: TokenIds, max_pruned: float) -> TokenNumbers:
-    """Return for each token the kept share of its sample, uniform on (1 - max_pruned, 1].
+    """Return, for each token, the kept share of its sample, uniform on (1 - max_pruned, 1].
 
     The share is a function of the row's key and of the sample's number in the row.
     """

@@ -37,7 +37,7 @@ from birdie_jax.tasks.task_hook import task_hooks
 from birdie_jax.text import Tokenizer
 
 Choose = Callable[[Sequence[ResolvedRun], Workdir, Processes], tuple[ResolvedRun, ...]]
-"""(runs of one model, workdir, processes) -> the runs, with the choices that depend on the devices."""
+"""(runs of one model, workdir, processes) -> the runs with all device-dependent choices made."""
 FlopsOf = Callable[[ModelConfig, int, int], float]
 """(architecture, rows of its table, length of a row) -> the model's FLOPs per token in a step."""
 
@@ -67,7 +67,7 @@ def resolve_stages(
         stages: its stages.
         vocab_size: the number of rows of the embedding table.
         devices: the devices of the run; None: JAX's devices.
-        num_steps: the train steps of the whole run, if known.
+        num_steps: the number of train steps of the whole run, if known.
 
     Raises:
         ConfigError: see `resolve_run`; the message names the field of the stage.
@@ -101,9 +101,9 @@ def check_start(config: Config, workdir: Workdir) -> None:
 
 
 def check_same_computation(config: Config, source: Config) -> None:
-    """Check that a run and its source compute the same function of their parameters.
+    """Check that a run and its source compute the same function of the parameters.
 
-    Reading the parameters compares their names and shapes.
+    The reader of the parameters compares their names and shapes.
 
     Args:
         config: the configuration of the run.
@@ -181,7 +181,7 @@ def read_start(
         source: the source of the run.
         tokenizer: the tokenizer of the run.
         processes: the processes of the run.
-        whole: whether the source must have every parameter except a head's, and compute the same.
+        whole: whether the source must compute the same function and have every parameter, except a head's.
     """
 
     def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
@@ -225,7 +225,7 @@ def finetune(
     flops_of: FlopsOf,
     on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
-    """Read the examples of the stages and train on them; return the outcome, and figures for the summary.
+    """Read the examples of the stages, train on them, and return the outcome and figures for the summary.
 
     Args:
         config: the configuration of the run, with its head if any.
@@ -235,13 +235,13 @@ def finetune(
         workdir: the folder of the run.
         watch: detects lost and hung processes.
         lease: the lease on the workdir, in the first process.
-        announce: prints the run's circumstances once the mesh is known.
+        announce: prints a description of the run once the mesh is known.
         choose: makes the choices that depend on the devices.
-        flops_of: the model's FLOPs for MFU, which is logged if they are equal in all stages.
+        flops_of: returns the model's FLOPs; the run logs MFU if they are equal in all stages.
         on_scalars: see `birdie_jax.engine.train`.
 
     Raises:
-        BirdieError: see `birdie_jax.engine.train`; or the data of a stage or `init.from` cannot be used.
+        BirdieError: see `birdie_jax.engine.train`; or a stage's data or `init.from` is unusable.
     """
     tokenizer = keep_tokenizer(config, source, workdir, watch.processes)
     sequence = read_examples(config, stages, tokenizer, watch.processes)

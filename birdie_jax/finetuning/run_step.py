@@ -1,4 +1,4 @@
-"""A train step on the batches of a stage, from its loss and the run's settings."""
+"""The train step of a stage, from its loss and the run's settings."""
 
 from collections.abc import Callable
 from functools import partial

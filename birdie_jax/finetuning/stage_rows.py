@@ -1,4 +1,4 @@
-"""The rows of a stage: the examples in row r of its step s, from records or from a generator."""
+"""The rows of a stage: the examples in row r of step s, from records or from a generator."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from birdie_jax.objectives import Example
 from birdie_jax.tasks import GeneratedExamples, PartialExamples, RecordedExamples
 
 _MAX_NAMED = 3
-# Separates generated examples from all other draws with the run's seed.
+# Separates generated examples from other uses of the run's seed.
 _GENERATE = 0x67656E65
 
 
@@ -30,10 +30,10 @@ class NamedExamples(Protocol):
 
 @runtime_checkable
 class GroupedExamples(Protocol):
-    """Recorded examples that are groups of consecutive samples in a row, such as choices.
+    """Recorded examples that are groups of samples, such as choices, next to each other in a row.
 
     Attributes:
-        group_size: the samples of a group; its length is their sum, without the spacing between them.
+        group_size: the number of samples in a group; the group's length excludes the spacing between them.
     """
 
     @property
@@ -82,9 +82,9 @@ def make_stage_rows(
         spacing: the padding positions between two examples of a row.
 
     Raises:
-        ConfigError: the stage lacks epochs or steps, or has them where it must not; or examples are longer
-            than its rows.
-        DataError: the task has no example.
+        ConfigError: the stage lacks epochs or steps, or sets one that does not apply; or examples are
+            longer than its rows.
+        DataError: the task has no examples.
     """
     if isinstance(examples, RecordedExamples):
         return RecordedRows(stage, examples, seed=seed, spacing=spacing)
@@ -94,9 +94,9 @@ def make_stage_rows(
 class RecordedRows:
     """Rows of recorded examples; each example occurs once per epoch.
 
-    If an epoch does not fill its last batch, rows of the next epoch fill it. Rows of padding, without loss,
-    fill the last batch of the last epoch, so no example is dropped. A fraction of an epoch takes that share
-    of its rows, rounded up.
+    Rows of the next epoch complete the last batch of an epoch. Rows of padding, without loss, complete the
+    last batch of the last epoch, so no example is dropped. A fraction of an epoch takes that share of its
+    rows, rounded up.
 
     Attributes:
         num_steps: the number of train steps of the stage.
@@ -111,7 +111,7 @@ class RecordedRows:
         fitting, skipped = _fitting(stage, examples, lengths)
         self._examples, self._fitting = examples, fitting
         self._rows, self._arm = stage.rows, stage.number
-        # An example as long as a row has the row to itself.
+        # Without packing, each example takes a whole row.
         taken = lengths[fitting] if stage.pack else np.full(len(fitting), stage.length, np.int64)
         self._packed = PackedEpochs(taken, stage.length, spacing, seed=seed, key=stage.number)
         per_epoch = self._packed.rows_per_epoch

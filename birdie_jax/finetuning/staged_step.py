@@ -26,14 +26,14 @@ from birdie_jax.optimizers import learning_rate_schedule
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
-# The metric name of each further sum, logged as a mean over target tokens.
+# The metric name of each further sum; its mean over target tokens is logged.
 _FURTHER = dict(zip(PrunedSums._fields, (PRUNED_LOSS, SURVIVING_SHARE), strict=True)) | dict(
     zip(TaughtSums._fields, TEACHER_QUANTITIES, strict=True)
 )
 
 
 def make_stage_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
-    """Return the train step for the batches of a stage: for a head, a teacher, pruning, or text alone.
+    """Return the train step for the batches of a stage, with its head, teacher or pruning, if any.
 
     Args:
         run: the run, with the batches of the stage.
@@ -112,7 +112,7 @@ class StagedStep:
         return self.first.create_sections()
 
     def summarise(self, totals: StepTotals) -> dict[str, float]:
-        """Return the scalars to log for some steps, which may be of several stages."""
+        """Return the scalars to log for some steps, which may span several stages."""
         return self.first.summarise(totals)
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:

@@ -18,7 +18,7 @@ from birdie_jax.tasks import PROMPT_OBJECTIVE, TASK_KEY, TASKS, Task, make_task
 Epochs = Annotated[float, Bounds(more_than=0, at_most=10**6)]
 _REQUIRED = {"length": RowLength, "rows": Rows}
 _OPTIONAL = {"epochs": Epochs, "steps": Steps, "skip_long": bool, "pack": bool}
-# The fields that a stage sets, in an error about the stage's own configuration.
+# Names, in an error about a stage's configuration, of the fields that the stage sets.
 _STAGE_FIELDS = re.compile(r"(?:config\.)?batching\.(rows|length)\b")
 
 
@@ -28,15 +28,15 @@ class Stage:
 
     Attributes:
         name: the name of the stage; stages run in the sorted order of their names.
-        number: the place of the stage in that order, from 0.
+        number: the index of the stage in that order, from 0.
         task: the task with the examples.
         length: the positions of a row.
         rows: the rows of the global batch.
-        epochs: the passes over the recorded examples, which may be a fraction; None: set by `steps`.
-        steps: the number of train steps; together with epochs, the maximum. None: set by `epochs`.
-        skip_long: whether to skip and report examples longer than a row; otherwise they are refused.
-        pack: whether rows hold as many examples as fit; otherwise each example has its own row, and `rows`
-            is the number of examples in a batch, as published recipes of encoders count it.
+        epochs: the number of passes over the recorded examples, which may be a fraction; None: see `steps`.
+        steps: the number of train steps; with epochs, the maximum number. None: see `epochs`.
+        skip_long: whether to skip and report examples longer than a row; otherwise they raise an error.
+        pack: whether rows hold as many examples as fit. Otherwise each example has its own row, and `rows`
+            is the number of examples in a batch, as in published recipes of encoders.
     """
 
     name: str
@@ -59,7 +59,7 @@ def read_stages(config: Config) -> tuple[Stage, ...]:
     """Return the stages of a run in the sorted order of their names; none for pre-training.
 
     Raises:
-        ConfigError: a stage has an unknown field, lacks a field, or has a value that is not allowed by
+        ConfigError: a stage has an unknown field, lacks a field, or has a value that is not allowed, by
             itself or with the other sections.
     """
     stages = []
@@ -105,7 +105,7 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
 
 
 def _check_teacher(config: Config, stages: Sequence[Stage]) -> None:
-    """Check that a run can have a teacher, without reading the teacher's files.
+    """Check that a run can have its teacher, without reading the teacher's files.
 
     Raises:
         ConfigError: it cannot; the message names the field.
@@ -144,7 +144,7 @@ def stage_config(config: Config, stage: Stage, num_steps: int | None = None) -> 
     Args:
         config: the configuration of the whole run.
         stage: one of its stages.
-        num_steps: the train steps of the whole run, if known.
+        num_steps: the number of train steps of the whole run, if known.
     """
     batching = dataclasses.replace(config.batching, rows=stage.rows, length=stage.length)
     # Fine-tuning reads no text; this only satisfies the checks.

@@ -1,4 +1,4 @@
-"""Packed batches of task examples as the engine's `Batches`: a function of the step only."""
+"""Packed batches of task examples: the engine's `Batches`, as a function of the step only."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stage_sequence import StageSequence
 
-# The name of the number of steps in the position that a checkpoint saves.
+# The name of the step in the position that a checkpoint saves.
 _STEP = "step"
 
 
 class TaskRows(RowsDataset):
-    """The rows that one process makes for a run, from `first_step` on, as a grain dataset.
+    """A grain dataset of the rows that one process makes, from `first_step` on.
 
     Attributes:
         rows: the numbers of the rows within the global batch, for the first stage.
@@ -45,7 +45,7 @@ class TaskRows(RowsDataset):
         self.rows = self.rows_of_stages[0]
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keep one block of the rows of each stage: grain calls this in worker sl.start of sl.step."""
+        """Keep one block of the rows of each stage; grain calls this in worker sl.start of sl.step."""
         del sequential_slice
         worker, workers = sl.start or 0, sl.step or 1
         for number, rows in enumerate(self.rows_of_stages):
@@ -74,7 +74,7 @@ class TaskRowsIterator(grain.DatasetIterator):
         own = dataset.rows_of_stages[number]
         batch = pack_rows([rows.examples(step, row) for row in own], stage.length, dataset.spacing)
         self._step += 1
-        # A checkpoint needs only the step: rows have no state.
+        # Rows have no state; a checkpoint needs only the step.
         return BatchWithState(batch, np.zeros((len(own), 0), np.int64))
 
     def get_state(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class TaskBatches:
     """
 
     def __init__(self, config: Config, sequence: StageSequence, mesh: Mesh):
-        """Prepare to make the rows that this process's devices hold a part of.
+        """Prepare to make the rows that this process's devices hold, wholly or in part.
 
         Raises:
             ConfigError: the workers cannot divide the rows.

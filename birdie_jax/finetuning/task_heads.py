@@ -10,7 +10,7 @@ from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import TASK_HEAD, Head, head_type
 from birdie_jax.tasks.head_task import trained_head
 
-# [MASKED_LM] and [SEP]: a tokenizer that normalises may leave a text without tokens.
+# [MASKED_LM] and [SEP]; normalization may leave a text without tokens.
 _SHORTEST_SAMPLE = 2
 
 
@@ -18,8 +18,8 @@ def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
     """Return the configuration of a run with the head that its stages' tasks need.
 
     Raises:
-        ConfigError: the stages need different heads, or a head other than that of `config.model`; an
-            encoder has a task without a head; or the mesh divides the positions of a row.
+        ConfigError: the stages need different heads, or another head than `config.model` has; an encoder
+            has a task without a head; or the mesh divides the positions of a row.
     """
     if not stages:
         return config
@@ -59,14 +59,14 @@ def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
 
 
 def maps_of_other_classes(config: Config, source: Config) -> dict[str, str]:
-    """Return the last map of a run's head if the source run's head has other classes.
+    """Return the last map of a run's head, if the source run's head has other classes.
 
     Args:
         config: the configuration of the run, with its head.
         source: the configuration of the source run.
 
     Returns:
-        The path of the map's parameters -> why they are initialized again; empty if they are reused.
+        The path of the map's parameters -> the reason to initialize them; empty if they are reused.
     """
     head, before = trained_head(config), trained_head(source)
     if head is None or before is None or head.name != before.name or not head.has_other_classes(before):

@@ -1,4 +1,4 @@
-"""The teacher of a run: the model of another run or of an exported folder."""
+"""The teacher of a run: the model of another run, or of an exported folder."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Teacher(NamedTuple):
     """A frozen model.
 
     Attributes:
-        source: the location of its parameters.
+        source: the path of its parameters.
         model: the model.
         policies: the policy of each parameter.
         params: shapes, types and shardings of its parameters, on the mesh of the run.
@@ -55,7 +55,7 @@ class Teacher(NamedTuple):
 
 
 def find_teacher(run: ResolvedRun) -> Teacher:
-    """Return the teacher of a run on its mesh; reads only config.json of its files.
+    """Return the teacher of a run on the run's mesh; of its files, read only config.json.
 
     Raises:
         ConfigError: the checkpoint or folder does not exist, or its model cannot read the run's batches.

@@ -1,4 +1,4 @@
-"""Prompts from a JSONL file, and their answers in batches: on the terminal or as JSONL."""
+"""Reads prompts from JSONL and writes their answers, on the terminal or as JSONL."""
 
 import json
 import os
@@ -17,20 +17,20 @@ from birdie_jax.storage import endless_kind
 from birdie_jax.storage.json_text import RepeatedField, parse_json
 from birdie_jax.text import Tokenizer
 
-# A JSON object: a prompt and the other fields of its line.
+# A JSON object: a prompt, and the other fields of its line.
 Record = dict[str, Any]
 
 PROMPT_FIELD = "prompt"
-# The fields of an output line that its record does not have.
+# The fields that an output line adds to its record.
 ANSWER_FIELDS = ("generated", "generated_tokens", "stopped_by", "sample", "settings")
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a file: JSON objects with a text in the field `prompt`, one a line.
+    """Return the records of a file: one JSON object per line, with a text in the field `prompt`.
 
     Raises:
-        PromptError: the file cannot be read, holds no record, or holds an unusable record. The message
-            names the line.
+        PromptError: the file cannot be read, has no records, or has an unusable record. The message names
+            the line.
     """
     if endless := endless_kind(path):
         raise PromptError(f"{path}: found {endless}; allowed: a file, or --prompt_file=/dev/stdin")
@@ -44,7 +44,7 @@ def read_records(path: Path) -> list[Record]:
         if not line.strip():
             raise PromptError(f"{where}: is empty; allowed: a JSON object with the field {PROMPT_FIELD!r}")
         try:
-            # Its fields are copied into the answers, which are JSON.
+            # The answers are JSON and repeat its fields.
             record = parse_json(line, finite=True)
         except RepeatedField as error:
             raise PromptError(f"{where}: {error}") from error
@@ -68,22 +68,21 @@ def read_records(path: Path) -> list[Record]:
 
 
 def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
-    """Return how many whole lines an earlier run of the same command has written to `path`.
+    """Return the number of whole lines in `path` from an earlier run of the same command.
 
-    The function cuts off a last line without its end, which an interruption leaves.
+    Truncate a last line without a line end, which an interruption leaves.
 
     Args:
         path: the output file.
-        expected: for each line of the whole output, the fields that it must have: record, sample and
-            settings.
+        expected: the fields that each line of the whole output must have: record, sample and settings.
 
     Raises:
-        PromptError: the file cannot be read or holds something else.
+        PromptError: the file cannot be read, or has other content.
     """
     if not path.exists():
         return 0
     if not path.is_file():
-        # A device or a pipe cannot return earlier lines.
+        # A device or a pipe has no earlier lines to read.
         return 0
     other = f"{path}: exists, and"
     try:
@@ -99,7 +98,7 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
     for number, (line, fields) in enumerate(zip(lines, expected, strict=False), start=1):
         try:
             found = parse_json(line)
-            # As text, in which NaN is itself.
+            # Compare text, because NaN is not equal to itself.
             same = json.dumps({name: found.get(name) for name in fields}) == json.dumps(fields)
         except (ValueError, AttributeError):
             same = False
@@ -112,19 +111,19 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
 
 
 def to_jsonl(records: Iterable[Record]) -> str:
-    """Return records as JSONL, one JSON object a line.
+    """Return records as JSONL, one JSON object per line.
 
-    Text is written as it is, unless it holds half of a character, which JSON can express and UTF-8 cannot.
-    Such a line is escaped, and reads back as it was.
+    A line with half a character (a lone surrogate), which UTF-8 cannot encode, is escaped as ASCII. Other
+    text is written as UTF-8. Both read back as the same text.
     """
     return "".join(_to_line(record) for record in records)
 
 
 def append_lines(path: Path, lines: str) -> None:
-    """Add whole lines to a file.
+    """Append whole lines to a file.
 
     Raises:
-        PromptError: it cannot be written.
+        PromptError: the file cannot be written.
     """
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -134,7 +133,7 @@ def append_lines(path: Path, lines: str) -> None:
 
 
 def describe_os_error(error: Exception) -> str:
-    """Return why a file cannot be used, without its name."""
+    """Return the reason of an error about a file, without the file's name."""
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -147,23 +146,23 @@ def _to_line(record: Record) -> str:
     return line + "\n"
 
 
-# A prompt, and the number of one of its answers.
+# A prompt, and the number of an answer to it.
 _Request = tuple[Prompt, int]
 
 
 @dataclass(frozen=True)
 class Answering:
-    """A model and the settings of its answers.
+    """A model, and the settings of its answers.
 
     Attributes:
         generator: the generator of the model.
         tokenizer: the model's tokenizer.
-        state: the state that every prompt continues; None = each prompt begins a sample.
-        max_tokens: the largest number of tokens of an answer.
+        state: the state that every prompt continues; None: each prompt begins a sample.
+        max_tokens: the maximum number of tokens in an answer.
         samples: the number of answers to each prompt.
-        first_seed: the random seed of the first answer to each prompt; the others have the seeds after it.
-        stop_strings: strings; an answer ends before the first of them.
-        batch: the largest number of answers that are generated at a time.
+        first_seed: the random seed of the first answer to each prompt; the next answer has the next seed.
+        stop_strings: an answer ends before the first of these strings.
+        batch: the maximum number of answers to generate at a time.
     """
 
     generator: Generator
@@ -176,7 +175,7 @@ class Answering:
     batch: int
 
     def print_answers(self, prompts: Sequence[Prompt]) -> None:
-        """Stream a single answer as it is decoded; print several answers in turn, each under its number."""
+        """Stream a single answer during decoding; print several answers in turn, each under its number."""
         requests = self._requests(prompts)
         if len(requests) == 1:
             self._generate(requests, lambda _, text: print(text, end="", flush=True))
@@ -191,16 +190,16 @@ class Answering:
     def write_answers(
         self, prompts: Sequence[Prompt], records: Sequence[Record], settings: str, output: Path | None
     ) -> None:
-        """Write a line for each record and sample, in order, after the lines of an earlier start.
+        """Write a line for each record and sample, in order, after the lines of an earlier run.
 
         Args:
             prompts: the prompts.
-            records: the record of each prompt, which its answers' lines repeat.
-            settings: a hash of the settings that an answer depends on.
-            output: the file; None = standard output.
+            records: the record of each prompt; the lines of its answers repeat it.
+            settings: a hash of the settings that determine an answer.
+            output: the file; None: standard output.
 
         Raises:
-            PromptError: the file holds something else, or cannot be read or written.
+            PromptError: the file has other content, or cannot be read or written.
         """
         requests = self._requests(prompts)
         expected = [

@@ -1,7 +1,7 @@
-"""Reading tokens into a cache: the beginning of a sample, or a prompt that continues a saved state.
+"""Reads tokens into a cache: the beginning of a sample, or a prompt that continues a saved state.
 
 Rows are padded on the right with tokens that the model skips (`Layout.skipped`). So a state enters the
-first token of each row, and the cache is that after the last token of each, whatever their number.
+first token of each row, and the cache is the one after the row's last token, for rows of any length.
 """
 
 import zlib
@@ -22,18 +22,18 @@ from birdie_jax.models.layout import continued_layout
 from birdie_jax.models.saved_state import SavedState
 from birdie_jax.vocabulary import PADDING
 
-# This bounds the activations of a causal read, for a text of any length.
+# Bounds the memory of activations in a causal read.
 _CHUNK_TOKENS = 8192
 
 
 class ContinuationBatch(NamedTuple):
-    """Tokens to read, each sequence at the left end of its row.
+    """Tokens to read; each sequence is at the left end of its row.
 
     Attributes:
         tokens: int32, the tokens, with padding to the right.
         bidirectional: bool, true on contexts.
         lengths: int32, the number of tokens of each row, at least 1.
-        begins: bool, whether a row begins a sample; else it continues that of the cache.
+        begins: bool, whether a row begins a sample; otherwise it continues the cache's sample.
     """
 
     tokens: PackedIds
@@ -53,10 +53,10 @@ class OpenSamples(NamedTuple):
 
 
 def continuation_tokens(prompt: Prompt, state: SavedState) -> Int32[np.ndarray, " tokens"]:
-    """Return the tokens to read of a prompt that continues a state: without START if the state has it.
+    """Return the tokens that a prompt adds to a state: without START, if the state has it.
 
     Raises:
-        SavedStateError: the state is one of a target, which no context can follow; or there is no token.
+        SavedStateError: the prompt has a context and the state is inside a target; or there are no tokens.
     """
     if not state.started:
         return prompt.tokens
@@ -69,10 +69,10 @@ def continuation_tokens(prompt: Prompt, state: SavedState) -> Int32[np.ndarray, 
 
 
 def opening_tokens(prompt: Prompt) -> Int32[np.ndarray, " tokens"]:
-    """Return the tokens to read of a prompt that begins a state: its context, or all with a target prefix.
+    """Return the tokens of a prompt that begins a state: its context, or all if it has a target prefix.
 
     Raises:
-        SavedStateError: there is neither.
+        SavedStateError: the prompt has neither.
     """
     tokens = prompt.tokens if len(prompt.target_prefix) else prompt.context
     if not len(tokens):
@@ -84,7 +84,7 @@ def check_constant_size(model: LanguageModel) -> None:
     """Check that the model's cache has a constant size.
 
     Raises:
-        SavedStateError: it grows, such as that of attention without a window.
+        SavedStateError: the cache grows, as for attention without a window.
     """
     if cache_grows(model):
         growth = cache_bytes(model, 2) - cache_bytes(model, 1)
@@ -95,10 +95,10 @@ def check_constant_size(model: LanguageModel) -> None:
 
 
 def check_chunk(model: LanguageModel, prompt: Prompt, chunk_tokens: int | None) -> int:
-    """Return how many tokens of a prompt are read at a time.
+    """Return the number of tokens of a prompt to read at a time.
 
     Raises:
-        SavedStateError: `chunk_tokens` is given, and the context is read in both directions.
+        SavedStateError: `chunk_tokens` is set, but the model reads the context in both directions.
     """
     whole = model.config.bidirectional and len(prompt.context) > 0
     if whole and chunk_tokens is not None:
@@ -112,13 +112,13 @@ def check_chunk(model: LanguageModel, prompt: Prompt, chunk_tokens: int | None) 
 def batch_continuations(
     parts: Sequence[np.ndarray], contexts: Sequence[int], begins: bool, rows: int
 ) -> ContinuationBatch:
-    """Return tokens as a batch of few possible shapes.
+    """Return the tokens as a batch, with one of few shapes.
 
     Args:
-        parts: int32 [tokens], the tokens of each row, at least one.
-        contexts: the number of tokens of each row, from its left, that belong to a context.
+        parts: the tokens of each row, int32 [tokens]; at least one row.
+        contexts: the number of context tokens at the left of each row.
         begins: whether the rows begin samples.
-        rows: the number of rows; those beyond the parts hold one token of padding.
+        rows: the number of rows; rows without a part have one token of padding.
     """
     given = [*parts, *[np.full(1, PADDING, np.int32)] * (rows - len(parts))]
     length = bucket_length(max(map(len, given)))
@@ -135,7 +135,7 @@ def batch_continuations(
 def read_part(
     model: LanguageModel, params: PyTree, samples: OpenSamples, batch: ContinuationBatch
 ) -> OpenSamples:
-    """Read tokens, and return the cache after them."""
+    """Read tokens and return the cache after them."""
     return OpenSamples(_read(model, params, samples.cache, batch)[1])
 
 
@@ -161,12 +161,12 @@ def _read(
 
 
 def continued_fingerprint(state: SavedState, prompt: Prompt) -> int:
-    """Return the `Prompt.fingerprint` that state and prompt would have as one prompt.
+    """Return the `Prompt.fingerprint` of a state and its prompt as one prompt.
 
-    So an answer has the same random numbers whether its prompt was read at once or in two parts.
+    So an answer has the same random numbers for a prompt that is read at once or in two parts.
     """
     tokens = continuation_tokens(prompt, state)
-    # A CRC is affine in its start value: zeros in place of the tokens give the difference.
+    # A CRC is affine in its start value, so the CRC of zeros gives the difference.
     start = state.context_tokens + len(prompt.context)
     zeros = bytes(4 * state.tokens)
     read = state.checksum ^ zlib.crc32(zeros, start) ^ zlib.crc32(zeros, 0)

@@ -1,10 +1,11 @@
-"""The two compiled functions of generation: prefill of the prompts, and decoding of a chunk of tokens.
+"""The two compiled functions of generation: prefill of prompts, and decoding of a chunk of tokens.
 
-Prefill is one pass of the model over whole prompts, whose scan runs over the sequence. Decoding is a loop
-on the device with one model step a token, from a state whose size does not grow; it ends when every row is
-done. It is called for a chunk of tokens at a time, with nothing exchanged with the host inside a chunk: a
-callback for every token would make the device wait for the host. One call for all tokens could not show
-text, or stop at a string, before its end. The next chunk is dispatched before the host reads the last.
+Prefill is one pass of the model over whole prompts; its scan runs over the sequence. Decoding is a loop on
+the device: it takes one model step per token, and ends when every row is done.
+
+Each call decodes a chunk of tokens without the host: a callback for every token would make the device wait
+for the host. One call for all tokens could not stream text or stop at a string. The host dispatches the
+next chunk before it reads the last one.
 """
 
 from collections.abc import Callable
@@ -27,11 +28,11 @@ from birdie_jax.pruning.pruned_prefill import PromptRows
 from birdie_jax.vocabulary import PADDING
 
 CHUNK_TOKENS = 32
-"""The tokens of a row that one call of `decode_chunk` gives by default."""
+"""The default number of tokens per row in one call of `decode_chunk`."""
 
 
 class PromptBatch(NamedTuple):
-    """`PaddedPrompts` on the device: prompts [rows, length], each at the right end of its row.
+    """`PaddedPrompts` on the device: prompts [rows, length]; each is at the right end of its row.
 
     Attributes:
         tokens: int32, the context, the start token and the target prefix, with padding to the left.
@@ -45,13 +46,13 @@ class PromptBatch(NamedTuple):
 
 
 class DecodeRules(NamedTuple):
-    """The random keys of the answers, the tokens that they may hold, and what ends them.
+    """The random keys of answers, their allowed tokens, and the conditions that end them.
 
     Attributes:
-        keys: [rows], the random key of each row's answer.
-        max_tokens: int32 [rows], the number of tokens after which each answer ends; 0 where the row only
-            fills the batch.
-        allowed: bool [rows, vocab], true on the tokens that each answer may hold.
+        keys: [rows], the random key of each answer.
+        max_tokens: int32 [rows], the maximum number of tokens in each answer; 0 for rows that only fill the
+            batch.
+        allowed: bool [rows, vocab], true on the tokens that each answer may contain.
         stops: bool [vocab], true on the tokens that end an answer.
     """
 
@@ -62,15 +63,15 @@ class DecodeRules(NamedTuple):
 
 
 class DecodeSettings(NamedTuple):
-    """The constants that prefill and decoding are compiled for.
+    """The constants of the compiled functions.
 
     Attributes:
         model: the language model.
         sampling: the rule that chooses tokens.
-        chunk_tokens: the largest number of tokens a row that one call of `decode_chunk` gives.
-        max_tokens: the largest number of tokens of an answer, for which a growing cache has room.
-        pruning: the settings of pruning; None = no pruning.
-        protected: the largest number of tokens of a prompt that pruning never drops.
+        chunk_tokens: the maximum number of tokens per row in one call of `decode_chunk`.
+        max_tokens: the maximum number of tokens in an answer; a growing cache has room for them.
+        pruning: the settings of pruning; None: no pruning.
+        protected: the maximum number of tokens of a prompt that pruning never drops.
     """
 
     model: LanguageModel
@@ -82,11 +83,11 @@ class DecodeSettings(NamedTuple):
 
 
 class DecodeState(NamedTuple):
-    """Everything that the decode loop carries from token to token.
+    """The state that the decode loop carries from token to token.
 
     Attributes:
         cache: the model's cache.
-        token: int32 [rows], the last token generated, which the model has not processed yet.
+        token: int32 [rows], the last generated token, which the model has not read yet.
         num_generated: int32 [rows], the number of tokens generated so far.
         done: bool [rows], whether the answer is complete.
     """
@@ -104,9 +105,9 @@ _ModelStep = Callable[[Int[Array, " rows"], PyTree], tuple[Activations, PyTree]]
 def prefill(
     settings: DecodeSettings, params: PyTree, prompts: PromptBatch, rules: DecodeRules
 ) -> DecodeState:
-    """Process the prompts, and generate the first token of each answer.
+    """Read the prompts and generate the first token of each answer.
 
-    The head sees the last position alone: no logits of [rows, length, vocab] exist.
+    Only the last position has logits; no array of [rows, length, vocab] exists.
     """
     model = settings.model
     rows, length = prompts.tokens.shape
@@ -128,7 +129,7 @@ def prefill(
 def generate_first_token(
     settings: DecodeSettings, params: PyTree, hidden: Activations, cache: PyTree, rules: DecodeRules
 ) -> DecodeState:
-    """Choose the first token of each answer: what follows `hidden` [rows, 1, features]."""
+    """Choose the first token of each answer, from `hidden` [rows, 1, features]."""
     zeros = jnp.zeros(len(hidden), jnp.int32)
     state = DecodeState(cache, zeros, zeros, jnp.zeros(len(hidden), bool))
     return _generate_token(settings, params, hidden, state, rules)
@@ -141,17 +142,17 @@ def decode_chunk(
     rules: DecodeRules,
     ended: Bool[Array, " rows"],
 ) -> tuple[DecodeState, Int[Array, "rows chunk"]]:
-    """Generate up to a chunk of further tokens a row, fewer if all rows are done before.
+    """Generate a chunk of further tokens per row, or fewer if all rows are done.
 
     Args:
         settings: static.
         params: the model's parameters.
-        state: the state after the tokens generated so far.
-        rules: the allowed tokens, and the length of the answers.
-        ended: rows that the host has ended, by a stop string.
+        state: the state after the generated tokens.
+        rules: the allowed tokens and the lengths of the answers.
+        ended: the rows that the host has ended at a stop string.
 
     Returns:
-        The new state, and the tokens: padding where a row was done.
+        The new state, and the tokens, with padding after the end of a row.
     """
     state = state._replace(done=state.done | ended)
     loops = {"cpu": partial(_decode_unrolled, settings), "default": partial(_decode_scanned, settings)}
@@ -173,7 +174,7 @@ def _decode_scanned(
 def _decode_unrolled(
     settings: DecodeSettings, params: PyTree, state: DecodeState, rules: DecodeRules
 ) -> tuple[DecodeState, Int[Array, "rows chunk"]]:
-    """Decode with unrolled layers; otherwise XLA's CPU compiler copies parameters."""
+    """Decode with unrolled layers, because in a loop XLA's CPU compiler copies parameters."""
     model, layout = settings.model, causal_layout(len(state.token), 1)
     layers = unstack_layers(model, params, state.cache)
     few = len(state.token) in FEW_TOKENS
@@ -210,7 +211,7 @@ def _decode_loop(
 
 
 def table_of_products(model: LanguageModel, params: PyTree) -> Float[Array, "vocab features"]:
-    """Return the head's table in the type of its products: within a loop GPUs cast it for every token."""
+    """Return the head's table in the type of its products; in a loop GPUs would cast it for every token."""
     table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
     return jax.lax.optimization_barrier(table.astype(jnp.dtype(model.config.dtype)))
 
@@ -224,8 +225,8 @@ def _generate_token(
     *,
     table: Float[Array, "vocab features"] | None = None,
 ) -> DecodeState:
-    """Choose the token that follows `hidden` [rows, 1, features]."""
-    # The type that flax declares for `apply` may also hold variables.
+    """Choose the next token, from `hidden` [rows, 1, features]."""
+    # `apply` may also return variables, by its declared type.
     logits = cast(
         Array, settings.model.apply({"params": params}, hidden, table, method=LanguageModel.logits)
     )

@@ -1,4 +1,4 @@
-"""A model's parameters on its devices, in the types that layers read, and compiled functions of them."""
+"""A model's parameters on its devices, in the types that layers read, and compiled functions."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ _Results = TypeVar("_Results")
 
 
 def cast_parameters(params: PyTree, policies: PyTree[ParameterPolicy]) -> PyTree:
-    """Return `params` in the types of their policies; a model gives the same bits with them.
+    """Return `params` in the types of their policies; the model's results have the same bits.
 
-    Otherwise each token would cast a float32 kernel to bfloat16: twice the bytes to read, and as many
-    again to write and read.
+    Otherwise the model casts float32 kernels to bfloat16 for each token: it reads twice the bytes, and
+    writes and reads the copies.
 
     Args:
         params: the parameters of a model.
-        policies: those of `parameter_policies`.
+        policies: the result of `parameter_policies`.
     """
 
     def cast(leaf, policy):
@@ -39,9 +39,9 @@ def cast_parameters(params: PyTree, policies: PyTree[ParameterPolicy]) -> PyTree
 
 
 class DevicePrograms:
-    """Parameters that all devices have, and functions of them, compiled once for each shape of arguments.
+    """Parameters on all devices, and functions of them, compiled once per shape of the arguments.
 
-    Rows of prompts are divided among the devices where they can be divided evenly.
+    The devices share the rows of prompts if they divide evenly.
 
     Attributes:
         params: the parameters on the devices.
@@ -54,19 +54,19 @@ class DevicePrograms:
         self.replace_params(params)
 
     def replace_params(self, params: PyTree) -> None:
-        """Call the functions with other parameters from now on."""
+        """Replace the parameters of later calls."""
         self.params = self.put_replicated(params)
 
     def put_replicated(self, tree: PyTree) -> PyTree:
-        """Return arrays that every device has."""
+        """Return the arrays on every device."""
         return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
 
     def put_rows(self, array: np.ndarray | jax.Array) -> jax.Array:
-        """Return an array with rows on its first axis."""
+        """Put an array with rows on its first axis on the devices."""
         return jax.device_put(array, self._row_sharding(array, row_axis=0))
 
     def put_samples(self, cache: PyTree) -> OpenSamples:
-        """Return a cache, whose second axis has the rows."""
+        """Put a cache, with rows on its second axis, on the devices."""
         return OpenSamples(
             jax.tree.map(lambda leaf: jax.device_put(leaf, self._row_sharding(leaf, row_axis=1)), cache)
         )
@@ -83,15 +83,15 @@ class DevicePrograms:
         *arguments: *_Arguments,
         donate: bool = False,
     ) -> Callable[[PyTree, *_Arguments], _Results]:
-        """Return `function` compiled for parameters and such arguments; compilation is timed separately.
+        """Return `function` compiled for the parameters and such arguments; count the compilation time.
 
         Args:
             name: the name of the function.
-            room: a static number that it is compiled for.
+            room: a static number that the function is compiled for.
             function: (params, *arguments) -> results. Leaves of the results below a field called `cache`
-                have their rows on the second axis, all others on the first.
-            arguments: its arguments, or structures of the same shapes and types.
-            donate: whether the memory of its first argument is taken for the results.
+                have rows on the second axis, and all others on the first.
+            arguments: the arguments, or structures of the same shapes and types.
+            donate: whether the results may use the memory of the first argument.
         """
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments))
         if (name, room, shapes) not in self._compiled:
@@ -115,7 +115,7 @@ class DevicePrograms:
         return NamedSharding(self._mesh, PartitionSpec(*[None] * row_axis, ROW_AXES))
 
     def _result_shardings(self, result: PyTree) -> PyTree:
-        """Return the shardings of results: a state is sharded as the next call expects it."""
+        """Return the shardings of the results; the next call expects the same sharding of a state."""
 
         def sharding(path, leaf):
             in_cache = any(getattr(part, "name", None) == "cache" for part in path)

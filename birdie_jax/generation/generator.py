@@ -44,10 +44,10 @@ from birdie_jax.vocabulary import DONE, END, NUM_SPECIAL_TOKENS, PADDING, START
 
 
 class RemainingTokens:
-    """The number of tokens that each answer of a batch may still get.
+    """The number of tokens that each answer of a batch may still add.
 
     Attributes:
-        live: bool [prompts], true on the answers that are not complete.
+        live: bool [prompts], true on incomplete answers.
     """
 
     def __init__(self, max_tokens: Sequence[int], stops: np.ndarray):
@@ -56,13 +56,13 @@ class RemainingTokens:
         self._stops = stops
 
     def take(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """Return the tokens of each row of `tokens` [prompts or more, chunk] that belong to its answer."""
+        """Return, for each row of `tokens` [prompts or more, chunk], the tokens of its answer."""
         found = []
         for row in range(len(self.live)):
             new = tokens[row][: self._left[row] if self.live[row] else 0]
             stops = np.flatnonzero(self._stops[new])
             new = new[: stops[0] + 1] if stops.size else new
-            # Padding is never generated: it marks where the row was done.
+            # No answer contains padding; it marks the end of the row.
             new = new[new != PADDING]
             self._left[row] -= len(new)
             self.live[row] &= not stops.size and self._left[row] > 0
@@ -76,7 +76,7 @@ class RemainingTokens:
 
 STOP_TOKENS = (END, DONE)
 
-# No target of any objective holds them.
+# No objective's targets contain them.
 _NEVER_GENERATED = (PADDING, START)
 
 
@@ -85,7 +85,7 @@ class Answer(NamedTuple):
 
     Attributes:
         tokens: int32 [tokens], the answer without its stop token.
-        stop_token: the token that ended the answer; None if it reached its largest length, or was ended.
+        stop_token: the token that ended the answer; None if the maximum length or the caller ended it.
     """
 
     tokens: Int32[np.ndarray, " tokens"]
@@ -99,11 +99,11 @@ class Generator:
         model: the language model.
         sampling: the rule that chooses tokens.
         stop_tokens: the token ids that end an answer.
-        max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
-        cache_grows: whether the model's cache grows with the tokens that it has read.
+        max_length: the maximum number of tokens in a row, of prompt and answer; None: no limit.
+        cache_grows: whether the model's cache grows with the number of tokens.
         pruning: the settings of pruning; None = no pruning.
-        times: the counts and seconds of everything that was generated.
-        programs: the parameters on the devices, and the functions that are compiled for them.
+        times: the counts and times of all generation.
+        programs: the parameters on the devices and the compiled functions.
     """
 
     def __init__(
@@ -119,23 +119,23 @@ class Generator:
         devices: Sequence[Any] | None = None,
         pruning: PruningSettings | None = None,
     ):
-        """Replicate the parameters on the devices; rows of prompts are divided among them.
+        """Replicate the parameters on the devices, which share the rows of prompts.
 
         Args:
             model: a model made by `build_model`.
             params: the model's parameters.
-            num_tokens: the number of token ids that may be generated; ids from it on are padding of the
-                embedding table. None = all of the table.
+            num_tokens: the number of token ids that may be generated; larger ids are padding of the
+                embedding table. None: all of the table.
             sampling: the rule that chooses tokens.
             stop_tokens: the token ids that end an answer, in addition to the model's end token.
             chunk_tokens: the number of tokens decoded for each dispatch of the loop.
-            max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
-            devices: the devices that answer; None = all that JAX has.
-            pruning: the settings of pruning; None or a share of 1 = no pruning.
+            max_length: the maximum number of tokens in a row, of prompt and answer; None: no limit.
+            devices: the devices; None: all of JAX's devices.
+            pruning: the settings of pruning; None or a share of 1: no pruning.
 
         Raises:
-            ValueError: a stop token is not an id that may be generated.
-            PruningError: the model has attention, or the schedule has another number of layers.
+            ValueError: a stop token may not be generated.
+            PruningError: the model has attention, or another number of layers than the schedule.
         """
         end_token = [model.config.end_token] if model.config.end_token else []
         self.model, self.sampling = model, sampling
@@ -150,7 +150,7 @@ class Generator:
         ids = np.arange(model.vocab_size)
         self._stops = np.isin(ids, list(self.stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
-        # Answers of any form may end with the stop tokens that a caller adds.
+        # The caller's stop tokens may end every answer.
         added = [token for token in self.stop_tokens if token not in STOP_TOKENS]
         self._in_any_form = (ids >= NUM_SPECIAL_TOKENS) | np.isin(ids, added)
         self.times = GenerationTimes()
@@ -159,12 +159,12 @@ class Generator:
         self.programs = DevicePrograms(params, jax.devices() if devices is None else devices, self.times)
 
     def replace_params(self, params: PyTree) -> None:
-        """Generate with other parameters from now on; the compiled functions stay."""
+        """Replace the parameters; keep the compiled functions."""
         self.programs.replace_params(cast_parameters(params, self._policies))
 
     @property
     def params(self) -> PyTree:
-        """The model's parameters on the devices, in the types in which they are multiplied."""
+        """The model's parameters on the devices, in the types of their products."""
         return self.programs.params
 
     def generate_chunks(
@@ -179,18 +179,18 @@ class Generator:
 
         Args:
             prompts: at least one prompt.
-            max_tokens: the largest number of tokens of each answer, at least 1.
-            seeds: the random seed of each answer; without effect on greedy choice. The answer is a function
-                of prompt, seed and settings: neither the batch nor the size of chunks changes it.
-            ended: bool [prompts]; the caller may set a row to true while it iterates, which stops that row.
-            states: for each prompt the state that it continues. The prompt's context continues that of the
-                state. After a state that has the start token, a prompt is only a target prefix.
+            max_tokens: the maximum number of tokens in each answer, at least 1.
+            seeds: the random seed of each answer; greedy choice ignores it. The answer is a function of
+                prompt, seed and settings; it does not depend on the batch or the size of chunks.
+            ended: bool [prompts]; the caller may set a row to true during iteration, to stop that row.
+            states: for each prompt, the state that it continues. The prompt's context continues the context
+                of the state. After a state with the start token, a prompt has only a target prefix.
 
         Yields:
-            For each prompt its new int32 tokens, with the stop token if one was generated.
+            For each prompt, its new int32 tokens, with the stop token if there is one.
 
         Raises:
-            PromptTooLong: a prompt with its answer, and what its state has read, is longer than the limit.
+            PromptTooLong: the tokens of a state, its prompt and its answer exceed the limit.
             SavedStateError: a prompt cannot continue its state.
         """
         if states is not None:
@@ -200,11 +200,11 @@ class Generator:
         before: Sequence[SavedState | None] = [None] * len(prompts) if states is None else states
         for number, (prompt, count, state) in enumerate(zip(prompts, max_tokens, before, strict=True)):
             self.check_length(prompt, count, f"prompt {number + 1}", state)
-        # A power of two, so few sizes of growing caches are compiled.
+        # A power of two, to compile for few sizes of growing caches.
         room = power_of_two(max(max_tokens)) if self.cache_grows else 0
         settings = DecodeSettings(self.model, self.sampling, self._chunk_tokens, room)
         if self.pruning is not None and states is None:
-            # Few sizes are compiled for.
+            # A power of two, to compile for few sizes.
             longest = power_of_two(max(map(max_protected, prompts)))
             settings = settings._replace(pruning=self.pruning, protected=longest)
         programs, rows = self.programs, power_of_two(len(prompts))
@@ -224,7 +224,7 @@ class Generator:
             given = [continuation_tokens(*pair) for pair in zip(prompts, states, strict=True)]
             contexts = [len(prompt.context) for prompt in prompts]
             batch = batch_continuations(given, contexts, begins=False, rows=rows)
-            # The first state fills the batch.
+            # Copies of the first state fill the batch.
             samples = programs.put_samples(stack_states([*states, *[states[0]] * (rows - len(states))]))
             tokens = ContinuationBatch(*map(programs.put_rows, batch))
             function = partial(continued_prefill, settings)
@@ -253,7 +253,7 @@ class Generator:
             stopped = np.zeros(rows, bool)
             stopped[: len(prompts)] = ~remaining.live
             tokens = next_tokens
-            # The next chunk runs while the host reads this one; it does nothing if all rows are done.
+            # The next chunk runs while the host reads this one; it is empty if all rows are done.
             state, next_tokens = run_decode(programs.params, state, rules, programs.put_rows(stopped))
             found = np.asarray(tokens)
             now = time.monotonic()
@@ -268,17 +268,17 @@ class Generator:
                 return
 
     def read_state(self, prompt: Prompt, chunk_tokens: int | None = None) -> SavedState:
-        """Read a prompt without an answer, and return the state that others can continue.
+        """Read a prompt without an answer, and return the state, which other prompts can continue.
 
         Args:
-            prompt: the prompt. Its context is read, in both directions where the model can; the start token
-                and the target prefix are only if there is a prefix.
-            chunk_tokens: the number of tokens that are read at a time, which bounds the memory; None = all
-                of a context that is read in both directions, 8,192 of another.
+            prompt: the prompt. The model reads its context, in both directions if it can, and the start
+                token and target prefix if there is a prefix.
+            chunk_tokens: the number of tokens to read at a time, which bounds the memory; None: all of a
+                context that is read in both directions, or 8,192 otherwise.
 
         Raises:
-            SavedStateError: the model's cache grows, there is no token, or `chunk_tokens` is given for a
-                context that is read in both directions, and so at once.
+            SavedStateError: the model's cache grows, there are no tokens, or `chunk_tokens` is set for a
+                context that is read in both directions, which requires one pass.
             PromptTooLong: the prompt is longer than the limit.
         """
         check_constant_size(self.model)
@@ -303,13 +303,13 @@ class Generator:
     def check_length(
         self, prompt: Prompt, max_tokens: int, name: str, state: SavedState | None = None
     ) -> None:
-        """Check that a prompt and its answer, after what a state has read, are within the limit.
+        """Check that the tokens of a state, a prompt and its answer are within the limit.
 
         Args:
             prompt: the prompt.
-            max_tokens: the largest number of tokens of the answer.
+            max_tokens: the maximum number of tokens in the answer.
             name: the name of the prompt in messages.
-            state: the state that the prompt continues; None = it begins a sample.
+            state: the state that the prompt continues; None: it begins a sample.
 
         Raises:
             PromptTooLong: they exceed the limit.
@@ -350,7 +350,7 @@ class Generator:
 
 
 def _checked_pruning(pruning: PruningSettings | None, model: LanguageModel) -> PruningSettings | None:
-    """Return the settings of pruning; None if all tokens stay."""
+    """Return the settings of pruning, or None if all tokens stay."""
     if pruning is None or all(share == 1 for share in pruning.layer_shares(model.config.layers)):
         return None
     problem = mixer_config(model.config).influence_problem
@@ -373,10 +373,10 @@ def generate(
     seed: int = 0,
     num_tokens: int | None = None,
 ) -> list[Answer]:
-    """Return an answer to each prompt, of at most `max_tokens` tokens; all prompts are one batch.
+    """Return an answer of at most `max_tokens` tokens to each prompt; all prompts are one batch.
 
-    The arguments are those of `Generator` and `Generator.generate_chunks`. Tests check for every model
-    that a prompt's answer in a batch equals its answer alone.
+    See `Generator` and `Generator.generate_chunks` for the arguments. For every model, tests check that a
+    prompt's answer in a batch equals its answer alone.
     """
     generator = Generator(model, params, num_tokens=num_tokens, sampling=sampling, stop_tokens=stop_tokens)
     parts: list[list[np.ndarray]] = [[] for _ in prompts]

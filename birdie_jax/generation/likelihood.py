@@ -1,4 +1,4 @@
-"""The likelihood of given texts: of continuations after a prompt that is read once, and of whole texts."""
+"""The likelihood of given continuations after a prompt, and of whole texts."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from birdie_jax.generation.scoring import (
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.vocabulary import PADDING
 
-# Positions of a text that are read at a time, and the least number that is compiled for.
+# The number of positions of a text to read at a time, and the minimum to compile for.
 _CHUNK = 512
 _MIN_CHUNK = 32
 
@@ -41,10 +41,10 @@ class Likelihood(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """A part of a text that is read by itself.
+    """A part of a text that is read separately.
 
     Attributes:
-        tokens: int32 [length], what is read.
+        tokens: int32 [length], the tokens to read.
         targets: int32 [length], the token that follows each of them.
         first_scored: the index of the first target that is scored.
     """
@@ -55,14 +55,14 @@ class _Window(NamedTuple):
 
 
 class Scorer:
-    """Scores given texts by the model of a generator, on its devices.
+    """Scores given texts with a generator's model, on its devices.
 
-    Probabilities are those of the softmax over the whole embedding table, as in training, but for ids that
-    the model's configuration bars.
+    Probabilities come from the softmax over the whole embedding table, as in training, except for ids that
+    the model's configuration excludes.
     """
 
     def __init__(self, generator: Generator):
-        """Score by the model, parameters and devices of `generator`."""
+        """Use the model, parameters and devices of `generator`."""
         self._generator = generator
         config = generator.model.config
         self._text_start = text_start(config)
@@ -72,19 +72,20 @@ class Scorer:
     ) -> list[list[Likelihood]]:
         """Return the likelihood of each continuation of each prompt.
 
-        The prompts are read as one batch, once; each continuation starts from its prompt's cache. For every
-        model the numbers equal those of one pass over prompt and continuation, except for rounding.
+        The model reads the prompts once, as one batch; each continuation starts from its prompt's cache.
+        For every model the result equals that of one pass over prompt and continuation, except for
+        rounding.
 
         Args:
             prompts: at least one prompt.
-            continuations: for each prompt its continuations, int32 [tokens] each; one without tokens has
-                the probability 1.
+            continuations: for each prompt, its continuations, int32 [tokens] each; one without tokens has
+                probability 1.
 
         Raises:
-            ValueError: there are more or fewer lists of continuations than prompts.
+            ValueError: the numbers of prompts and of lists of continuations differ.
         """
         found = [[Likelihood(0.0, 0, True)] * len(own) for own in continuations]
-        # Longest first, so texts of similar lengths are read together.
+        # Longest first, to read texts of similar lengths together.
         orders = [
             sorted((number for number in range(len(own)) if len(own[number])), key=lambda n: -len(own[n]))
             for _, own in zip(prompts, continuations, strict=True)
@@ -120,7 +121,7 @@ class Scorer:
         count: int,
         found: list[list[Likelihood]],
     ) -> None:
-        """Score, for each prompt, the at most `count` continuations that are numbered in `slots`."""
+        """Score, for each prompt, at most `count` continuations, with the numbers in `slots`."""
         generator, rows = self._generator, len(state.hidden)
         lengths = np.zeros((rows, count), np.int32)
         for row, numbers in enumerate(slots):
@@ -148,19 +149,19 @@ class Scorer:
         stride: int | None = None,
         rows: int = 8,
     ) -> list[Float32[np.ndarray, " tokens"]]:
-        """Return the nats of each token of each text, read causally from a start token, without a prompt.
+        """Return the loss of each token of each text, in nats, read causally from a start token.
 
-        A text is read in chunks from the model's cache. For a model whose cache does not grow that takes
-        the same memory for a text of any length, and every token is predicted from all before it.
+        The model reads a text in chunks, from its cache. If the cache does not grow, memory is constant for
+        a text of any length, and the model predicts every token from all tokens before it.
 
         Args:
             tokens: the tokens of each text, int32 [tokens].
-            window: the largest number of tokens that the model reads at a time, without memory of those
-                before; None = the generator's limit where the model has attention, or else no limit.
-            stride: the number of targets that each window but the first adds; those before them are read
-                and not scored again. From 1 to `window`; None = `window`. The last window of a text is
-                also a whole one.
-            rows: the largest number of windows that are read side by side.
+            window: the maximum number of tokens in a window; the model reads each window without memory of
+                earlier ones. None: the generator's limit for a model with attention, otherwise no limit.
+            stride: the number of new targets in each window after the first, from 1 to `window`; earlier
+                targets are read but not scored again. None: `window`. The last window of a text is a whole
+                one too.
+            rows: the maximum number of windows to read at a time.
 
         Raises:
             ValueError: window, stride or rows is out of range.
@@ -189,13 +190,13 @@ class Scorer:
         return [np.concatenate(own) for own in parts]
 
     def _read_windows(self, windows: Sequence[_Window]) -> list[np.ndarray]:
-        """Return the losses of the windows. The first window is the longest."""
+        """Return the losses of the windows; the first window must be the longest."""
         generator = self._generator
         longest = len(windows[0].tokens)
         length = min(_CHUNK, max(_MIN_CHUNK, power_of_two(longest)))
         chunks = -(-longest // length)
         rows = power_of_two(len(windows))
-        # A power of two, so few sizes of growing caches are compiled.
+        # A power of two, to compile for few sizes of growing caches.
         cache = generator.programs.empty_cache(generator.model, rows, length * power_of_two(chunks))
         found: list[np.ndarray] = []
         waiting: TextState | None = None
@@ -207,7 +208,7 @@ class Scorer:
             read = generator.programs.compile("texts", 0, function, cache, chunk, donate=True)
             state = read(generator.params, cache, chunk)
             cache = state.cache
-            # One chunk behind: the device never waits, and at most two chunks are held.
+            # The host reads one chunk behind: the device never waits, and at most two chunks are in memory.
             if waiting is not None:
                 found.append(np.asarray(waiting.losses))
             waiting = state
@@ -218,10 +219,9 @@ class Scorer:
 
 
 def _powers(count: int) -> Iterator[int]:
-    """Yield powers of two, the greatest first, that add up to `count`, each at most 8.
+    """Yield powers of two, at most 8, largest first, that add up to `count`.
 
-    Prompts have few numbers of choices; those beyond 8 are scored after the others, which limits the
-    memory of repeated caches.
+    A prompt's caches are repeated for its choices, and at most 8 are scored at a time, to limit memory.
     """
     while count:
         power = min(8, 1 << (count.bit_length() - 1))
@@ -230,7 +230,7 @@ def _powers(count: int) -> Iterator[int]:
 
 
 def _windows(text: np.ndarray, start: int, window: int | None, stride: int | None) -> Iterator[_Window]:
-    """Yield the windows of a text that begins after `start`; their scored targets are the text."""
+    """Yield the windows of a text after `start`; their scored targets are the text."""
     tokens = np.concatenate([np.array([start], np.int32), text[:-1]])
     scored = 0
     while scored < len(text):
@@ -242,7 +242,7 @@ def _windows(text: np.ndarray, start: int, window: int | None, stride: int | Non
 
 
 def _chunk(windows: Sequence[_Window], rows: int, first: int, length: int) -> tuple[np.ndarray, ...]:
-    """Return the positions from `first` on of each window, as the fields of a `TextChunk`."""
+    """Return the positions of each window, from `first`, as the fields of a `TextChunk`."""
     tokens = np.full((rows, length), PADDING, np.int32)
     targets = np.full((rows, length), PADDING, np.int32)
     scored = np.zeros((rows, length), bool)

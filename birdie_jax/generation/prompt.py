@@ -20,9 +20,10 @@ class Prompt(NamedTuple):
 
     Attributes:
         context: int32 [context], the tokens that the model sees bidirectionally.
-        target_prefix: int32 [prefix], the given beginning of the answer, which follows the start token.
-        start: the token between the two; None = there is none.
-        special_tokens: the special tokens that its answer may hold; None = all that any answer may.
+        target_prefix: int32 [prefix], the given beginning of the answer, after the start token.
+        start: the token between the two; None: no token.
+        special_tokens: the special tokens that the answer may contain; None: all that any answer may
+            contain.
     """
 
     context: Int32[np.ndarray, " context"]
@@ -38,15 +39,15 @@ class Prompt(NamedTuple):
 
     @property
     def fingerprint(self) -> int:
-        """Return a 32-bit hash of the prompt, for its random key."""
+        """A 32-bit hash of the prompt, for its random key."""
         return zlib.crc32(self.tokens.astype("<i4").tobytes(), len(self.context))
 
 
 def prompt_as_read(prompt: Prompt, model: ModelConfig, *, continues: bool = False) -> Prompt:
-    """Return the prompt as a model reads it: without a start token if the model has none.
+    """Return the prompt as the model reads it: without a start token if the model has none.
 
-    If such a prompt has no text, only the token that precedes texts is left. A prompt that has this form
-    already is returned as it is.
+    If such a prompt has no text, it becomes the token that precedes texts. A prompt that already has this
+    form stays the same.
 
     Args:
         prompt: the prompt.
@@ -65,12 +66,12 @@ def prompt_as_read(prompt: Prompt, model: ModelConfig, *, continues: bool = Fals
 
 
 def text_start(model: ModelConfig) -> int:
-    """Return the token that is read before a text: a start token, or that of a model without one."""
+    """Return the token before a text: START, or the beginning token of a model without one."""
     return START if model.start_token else model.begin_token or model.end_token
 
 
 class PaddedPrompts(NamedTuple):
-    """Prompts as arrays [rows, length], each at the right end of its row.
+    """Prompts as arrays [rows, length]; each is at the right end of its row.
 
     Attributes:
         tokens: int32, the prompts' tokens, with padding to the left.
@@ -84,10 +85,10 @@ class PaddedPrompts(NamedTuple):
 
 
 def pad_prompts(prompts: Sequence[Prompt], rows: int) -> PaddedPrompts:
-    """Return the prompts as a batch; rows beyond the prompts hold only a start token.
+    """Return the prompts as a batch; further rows have only a start token.
 
-    Padding on the left of a prompt changes nothing: no state enters the prompt's first token, and the
-    model's cache is that after the last token of every row.
+    Padding on the left has no effect: no state enters a prompt's first token, and the model's cache is the
+    one after the last token of every row.
     """
     filler = Prompt(np.empty(0, np.int32), np.empty(0, np.int32))
     given = [*prompts, *[filler] * (rows - len(prompts))]
@@ -106,8 +107,8 @@ def pad_prompts(prompts: Sequence[Prompt], rows: int) -> PaddedPrompts:
 def bucket_length(length: int) -> int:
     """Return the padded length of a prompt: the next of 32, 48, 64, 96, 128, 192, ...
 
-    So all prompts up to a million tokens need 31 compiled programs, and no prompt of 32 tokens or more is
-    padded by more than half of its length.
+    So all prompts up to a million tokens need 31 compiled programs, and padding adds at most half of the
+    length to a prompt of 32 tokens or more.
     """
     size = _MIN_LENGTH
     while size < length:
@@ -116,15 +117,15 @@ def bucket_length(length: int) -> int:
 
 
 def power_of_two(count: int) -> int:
-    """Return the next power of two, so few numbers of rows and tokens are compiled."""
+    """Return the next power of two, to compile for few numbers of rows and tokens."""
     return 1 << (count - 1).bit_length()
 
 
 def prunable_tokens(tokens: TokenIds, segment_ids: TokenIds, bidirectional: TokenMask) -> TokenMask:
-    """Return which tokens of prompts, one a row, may be dropped.
+    """Return the tokens that may be dropped from prompts, one prompt per row.
 
-    These are the tokens of the context. If a prompt has no context, as with causal_lm, all of its text may
-    be dropped; the start token and other special tokens stay.
+    They are the tokens of the context. If a prompt has no context, as with causal_lm, they are all tokens
+    of its text; the start token and other special tokens stay.
 
     Args:
         tokens: the prompts.
@@ -137,7 +138,7 @@ def prunable_tokens(tokens: TokenIds, segment_ids: TokenIds, bidirectional: Toke
 
 
 def max_protected(prompt: Prompt) -> int:
-    """Return the largest number of tokens of a prompt that always stay.
+    """Return the maximum number of tokens of a prompt that always stay.
 
     The first token of a context stays, or the last token of a prompt without a context.
     """

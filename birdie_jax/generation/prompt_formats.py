@@ -1,7 +1,7 @@
-"""A user's text as a prompt in the format of one training objective.
+"""Formats a user's text as a prompt of a training objective.
 
-Text never becomes special tokens, unless the objective's own format has them at places that the user
-chooses. Write these by name: [MASK] for a gap, and [START], [END], [CONTEXT] for queries.
+Text never becomes special tokens, unless the objective's format has them at places that the user chooses.
+Write these by name: [MASK] for a gap, and [START], [END], [CONTEXT] for queries.
 """
 
 import re
@@ -31,7 +31,7 @@ _FORMATS: Registry[PromptFormat] = Registry("objective of a prompt")
 
 
 def prompt_format(*objectives: str) -> Callable[[PromptFormat], PromptFormat]:
-    """Return a decorator that registers a function as the prompt format of objectives, by their names."""
+    """Return a decorator that registers a function as the prompt format of the named objectives."""
 
     def register(function: PromptFormat) -> PromptFormat:
         for name in objectives:
@@ -42,25 +42,24 @@ def prompt_format(*objectives: str) -> Callable[[PromptFormat], PromptFormat]:
 
 
 def _form_of(name: str) -> str:
-    """Return the objective whose prompt format an objective has; empty if prompts cannot take its form."""
+    """Return the name of the objective whose prompt format `name` uses; empty if it has none."""
     known = OBJECTIVES.get(name)
     forms = (name, known.prompt_like if known else "")
     return next((form for form in forms if form in _FORMATS), "")
 
 
 def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
-    """Return the arm of a run's mixture whose format a prompt takes.
+    """Return the arm of a run's mixture that defines the prompt's format.
 
     Args:
         arms: the arms that the model was trained on.
-        name: the name of an objective or of an arm; None = prefix_lm, or else causal_lm, or else the first
-            arm whose format a prompt can take.
+        name: the name of an objective or of an arm; None: prefix_lm, or else causal_lm, or else the first
+            arm with a prompt format.
 
     Raises:
-        PromptError: the model was trained as an encoder alone, or the name is unknown, the model never saw
-            that objective, arms of that objective have different markers, or no prompt has its format; or
-            it is not known what the model was trained on, and the name is not given or is not that of an
-            objective.
+        PromptError: the model was trained as an encoder only; the name is unknown; the model was not
+            trained on that objective; arms of that objective have different markers; the objective has no
+            prompt format; or the arms are unknown, and the name is missing or does not name an objective.
     """
     if not arms:
         return _arm_of_objective(name)
@@ -100,7 +99,7 @@ def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
 
 
 def _arm_of_objective(name: str | None) -> Arm:
-    """Return an arm of the objective `name` with its default parameters, for a model without known arms."""
+    """Return an arm of the objective `name` with default parameters, for a model without known arms."""
     if name is None or name not in OBJECTIVES or not _form_of(name):
         raise PromptError(
             f"objective: found {shown(name)}, and the objectives of this model are unknown; allowed: "
@@ -110,18 +109,18 @@ def _arm_of_objective(name: str | None) -> Arm:
 
 
 def make_prompt(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
-    """Return the prompt that has the format of `objective`.
+    """Return the text as a prompt in the format of `objective`.
 
-    - prefix_lm, copying, deshuffling: marker and text are the context; what to deshuffle is given shuffled.
+    - prefix_lm, copying, deshuffling: marker and text are the context; for deshuffling, give shuffled text.
     - causal_lm: no context; the text is the target prefix.
     - span_corruption, full_span_corruption, full_span_corruption_deshuffling: marker, and the text with
-      [MASK] for each gap, which becomes the next sentinel; [MASK_5] is sentinel 5 itself.
-    - selective_copying: marker, and `[START] before [END] after` for each span to be copied, with
-      `[CONTEXT] text` behind or in front of the queries.
-    - fill_in_the_middle: no context; the text has one [MASK], where the middle goes.
+    [MASK] for each gap. Each [MASK] becomes the next sentinel; [MASK_5] is sentinel 5.
+    - selective_copying: marker, and `[START] before [END] after` for each span to copy, with `[CONTEXT]
+    text` after or before the queries.
+    - fill_in_the_middle: no context; the text has one [MASK], at the place of the middle.
 
     Raises:
-        PromptError: the text is empty, or does not have that format.
+        PromptError: the text is empty or does not have that format.
     """
     if not text:
         raise PromptError(
@@ -164,7 +163,7 @@ def _format_gaps(text: str, objective: Objective, tokenizer: Tokenizer) -> Promp
             f"the prompt has 0 gaps; {objective.name} allows: text with [MASK] where something is missing"
         )
     numbers = [str(place) if gap[1] is None else gap[1] for place, gap in enumerate(gaps)]
-    # Both int32 and Python's conversion limit the number of digits.
+    # int32 and Python's conversion both limit the number of digits.
     sentinels = [int(number) for number in numbers if len(number) <= _MAX_DIGITS]
     allowed = len(set(sentinels)) == len(gaps) and max(sentinels) < vocabulary.NUM_SENTINELS
     if not allowed:
@@ -235,17 +234,16 @@ def _as_array(token: int) -> Int32[np.ndarray, " 1"]:
     return np.array([token], np.int32)
 
 
-# What follows the text in training follows it here: where the format has a context, marker and text are
-# its beginning, the question is its end, and then comes the start token; where it has none (causal_lm),
-# the text follows the start token, and the question follows the text. The two parts are tokenized
-# apart.
+# A state and its question have the form of one prompt, as in training. If the format has a context, marker
+# and text begin it, the question ends it, and the start token follows. If it has none (causal_lm), the text
+# follows the start token, and the question follows the text. The two parts are tokenized separately.
 
-# The objectives whose prompts are plain text, so text may follow text.
+# The objectives with prompts of plain text, so text may follow text.
 CONTINUED = ("prefix_lm", "copying", "deshuffling", "causal_lm")
 
 
 def make_context(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
-    """Return the part of a prompt that a state has read: the text, in the form of `make_prompt`.
+    """Return the part of a prompt that a state reads: the text, in the form of `make_prompt`.
 
     Raises:
         PromptError: the text is empty or not Unicode, or nothing can follow a text in this format.

@@ -1,4 +1,4 @@
-"""The choice of the next token: greedy, or random among the tokens that the filters keep."""
+"""Choice of the next token: greedy, or random among the tokens that the filters keep."""
 
 import math
 from dataclasses import dataclass
@@ -11,26 +11,25 @@ Scores = Float[Array, "rows vocab"]
 
 _EXCLUDED = -jnp.inf
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e6
-# Minus infinity among floats as integers of the same order.
+# Minus infinity, as an integer in the order of floats.
 _ORDER_OF_EXCLUDED = -0x7F800001
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule that chooses the next token. Its parts are listed in the order of application.
+    """The rule that chooses the next token; its fields apply in this order.
 
     Attributes:
-        temperature: the divisor of the logits, from 1e-6 to 1e6, with which they stay within float32; 0
-            chooses the most probable token (greedy).
-        top_k: the number of most probable tokens that are kept, with all that tie with the last of them;
-            0 = all.
-        top_p: the probability that the smallest set of most probable tokens has to hold, of the tokens kept
-            so far, renormalised (nucleus sampling; Holtzman et al. 2020, section 3.1); 1 = all.
-        min_p: the smallest probability of a token that is kept, as a share of the most probable token's
-            (Nguyen et al. 2024, section 3); 0 = all.
+        temperature: the divisor of the logits, from 1e-6 to 1e6, which keeps them within float32; 0 chooses
+            the most probable token (greedy).
+        top_k: the number of most probable tokens to keep, with all ties of the last one; 0: all.
+        top_p: the minimum total probability, after top_k and renormalisation, of the smallest set of most
+            probable tokens to keep (nucleus sampling; Holtzman et al. 2020, section 3.1); 1: all.
+        min_p: the minimum probability of a token to keep, as a share of the most probable token's
+            probability (Nguyen et al. 2024, section 3); 0: all.
 
     Raises:
-        ValueError: a field is outside its range, or greedy choice is combined with a filter.
+        ValueError: a field is outside its range, or greedy choice has a filter.
     """
 
     temperature: float = 0.0
@@ -69,11 +68,11 @@ GREEDY = Sampling()
 
 
 def filter_logits(logits: Scores, sampling: Sampling) -> Scores:
-    """Return the logits that `sampling` draws from, minus infinity where a filter excludes a token.
+    """Return the logits that `sampling` draws from: minus infinity on tokens that a filter excludes.
 
     Args:
-        logits: float32, minus infinity on tokens that are excluded already.
-        sampling: the rule, with a temperature above 0.
+        logits: float32, minus infinity on tokens that are already excluded.
+        sampling: the rule; its temperature must be above 0.
     """
     scores = logits / sampling.temperature
     if sampling.top_k:
@@ -89,13 +88,13 @@ def filter_logits(logits: Scores, sampling: Sampling) -> Scores:
 
 
 def _threshold_score(scores: Scores, weights: Scores, min_weight: float | int) -> Float[Array, "rows 1"]:
-    """Return the greatest score such that the tokens with at least that score weigh `min_weight` or more.
+    """Return the greatest score such that tokens with that score or more weigh at least `min_weight`.
 
-    Bisection over all floats takes 32 sums over the vocabulary; a sort would order all of it for every
-    token. The result is minus infinity if all tokens together weigh less.
+    Bisection over all floats takes 32 sums over the vocabulary, and no sort for every token. The result is
+    minus infinity if all tokens together weigh less.
     """
     bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
-    # As integers, negative floats come in reverse order.
+    # As integers, negative floats have the reverse order.
     order = bits ^ ((bits >> 31) & jnp.int32(0x7FFFFFFF))
 
     def bisect(_, bounds):
@@ -125,8 +124,8 @@ def sample_tokens(
         logits: float32.
         allowed: true on the tokens that may be chosen in each row.
         keys: the random key of each row's whole answer.
-        indices: the index within the answer of the token to choose. A row's token depends on its own
-            logits, key and index alone: neither other rows nor the division into chunks change it.
+        indices: the index, within each answer, of the token to choose. A row's token depends only on its
+            own logits, key and index, not on other rows or on chunks.
         sampling: the rule.
     """
     logits = jnp.where(allowed, logits, _EXCLUDED)

@@ -1,7 +1,7 @@
-"""The three compiled functions of scoring: they read prompts, choices after prompts, and texts in chunks.
+"""The three compiled functions of scoring, for prompts, choices after prompts, and texts in chunks.
 
-The tokens are given, so all tokens of a call take one pass of the model. Logits exist for a few positions
-at a time (`token_losses`), never for [rows, length, vocab].
+The tokens are given, so each call is one pass of the model. Logits exist for a few positions at a time
+(`token_losses`), never for [rows, length, vocab].
 """
 
 from typing import Any, NamedTuple, cast
@@ -16,7 +16,7 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import Layout, causal_layout, packed_layout
 from birdie_jax.models.token_losses import token_losses
 
-# Positions whose logits exist at a time: 256 MiB with a vocabulary of 32,768.
+# The number of positions with logits in memory: 256 MiB with a vocabulary of 32,768.
 _LOSS_POSITIONS = 2048
 
 
@@ -25,7 +25,7 @@ class PromptState(NamedTuple):
 
     Attributes:
         cache: the model's cache after the last token of each row.
-        hidden: [rows, 1, features], what the head reads at the last token.
+        hidden: [rows, 1, features], the inputs of the head at the last token.
     """
 
     cache: PyTree
@@ -36,7 +36,7 @@ class ChoiceScores(NamedTuple):
     """Scores of the choices of each prompt.
 
     Attributes:
-        log_likelihoods: float32 [rows, choices], the sums over the tokens of each choice, in nats.
+        log_likelihoods: float32 [rows, choices], the sum over the tokens of each choice, in nats.
         greedy: bool [rows, choices], whether each token of the choice is the most probable one.
     """
 
@@ -45,12 +45,12 @@ class ChoiceScores(NamedTuple):
 
 
 class TextChunk(NamedTuple):
-    """Tokens of texts, one text a row.
+    """Tokens of texts, one text per row.
 
     Attributes:
-        tokens: int32 [rows, length], what the model reads.
+        tokens: int32 [rows, length], the tokens to read.
         targets: int32 [rows, length], the token that follows each of them.
-        scored: bool [rows, length], the targets whose loss is computed.
+        scored: bool [rows, length], whether to compute the loss of a target.
         begins: bool [rows], whether the first token is the first of its text.
     """
 
@@ -65,7 +65,7 @@ class TextState(NamedTuple):
 
     Attributes:
         cache: the model's cache after the last position of each row.
-        losses: float32 [rows, length], nats of each target; 0 where it is not scored.
+        losses: float32 [rows, length], the loss of each target in nats; 0 if it is not scored.
     """
 
     cache: PyTree
@@ -73,7 +73,7 @@ class TextState(NamedTuple):
 
 
 def read_prompts(model: LanguageModel, room: int, params: PyTree, prompts: PromptBatch) -> PromptState:
-    """Read the prompts, with room for `room` further tokens a row where the cache grows."""
+    """Read the prompts; a growing cache gets room for `room` further tokens per row."""
     layout = packed_layout(prompts.segment_ids, prompts.bidirectional)
     rows, length = prompts.tokens.shape
     cache = model.empty_cache(rows, length + room)
@@ -88,7 +88,7 @@ def score_choices(
     tokens: Int[Array, "rows choices length"],
     lengths: Int[Array, "rows choices"],
 ) -> ChoiceScores:
-    """Score choices as continuations of the prompts, whose caches are repeated for them.
+    """Score choices as continuations of the prompts; repeat each prompt's cache for its choices.
 
     Args:
         model: the language model.
@@ -99,10 +99,10 @@ def score_choices(
     """
     rows, choices, length = tokens.shape
     flat = tokens.reshape(rows * choices, length)
-    # The last token of a prompt predicts the first of a choice, and that one the second.
+    # The last token of a prompt predicts the first token of a choice, which predicts the second.
     hidden = jnp.repeat(state.hidden, choices, axis=0)
     if length > 1:
-        # Leaves without an axis of rows, such as the number of filled slots, are the same in all rows.
+        # Leaves without an axis of rows, such as the number of filled slots, are equal in all rows.
         cache = jax.tree.map(
             lambda leaf: jnp.repeat(leaf, choices, axis=1) if leaf.ndim > 1 else leaf, state.cache
         )
@@ -129,7 +129,7 @@ def read_texts(model: LanguageModel, params: PyTree, cache: PyTree, chunk: TextC
 def _hidden(
     model: LanguageModel, params: PyTree, tokens: TokenIds, layout: Layout, cache: PyTree
 ) -> tuple[Activations, PyTree]:
-    # The type that flax declares for `apply` may also hold variables.
+    # `apply` may also return variables, by its declared type.
     found = model.apply({"params": params}, tokens, layout, cache, method=LanguageModel.hidden)
     return cast(tuple[Activations, PyTree], found)
 

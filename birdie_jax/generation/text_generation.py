@@ -11,25 +11,25 @@ from birdie_jax.models.saved_state import SavedState
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
-# The replacement for bytes that are not, or not yet, a character.
+# Replaces bytes that are not, or not yet, a character.
 _REPLACEMENT = "\ufffd"
 
 
 class TextStream:
-    """The text of one answer: the returned parts, joined, are `tokenizer.decode` of all tokens.
+    """Streams the text of one answer; the returned parts join to `tokenizer.decode` of all tokens.
 
-    A character whose bytes are several tokens is held back until it is complete. Each call costs time in
-    proportion to the new tokens.
+    The stream holds back a character of several tokens until it is complete. The time of a call is
+    proportional to the number of new tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        # The tokens returned last: the next piece may decode differently than at the beginning of a text.
+        # The last returned tokens: the next piece may decode differently at the beginning of a text.
         self._context: list[int] = []
         self._held: list[int] = []
 
     def push(self, tokens: Iterable[int]) -> str:
-        """Add tokens; return the text that is final now."""
+        """Add tokens and return the new final text."""
         parts = []
         for token in tokens:
             if token >= NUM_SPECIAL_TOKENS:
@@ -43,7 +43,7 @@ class TextStream:
         return "".join(parts)
 
     def finish(self) -> str:
-        """Return the text that was held back; no token follows."""
+        """Return the text held back; no tokens may follow."""
         return self._flush()
 
     def _new_text(self) -> str:
@@ -52,24 +52,24 @@ class TextStream:
 
     def _flush(self) -> str:
         text = self._new_text()
-        # Pieces without text, such as a space at the very beginning, may still change the next piece.
+        # Pieces without text, such as a space at the beginning of a text, may change the next piece.
         self._context = self._held if text else self._context + self._held
         self._held = []
         return text
 
 
 class StopStrings:
-    """Cuts a text before the first of some strings, wherever its parts begin and end.
+    """Cuts a streamed text before the first stop string, also across the boundaries of its parts.
 
     Attributes:
-        found: the string that ended the text; None so far.
+        found: the string that ended the text; None until then.
     """
 
     def __init__(self, strings: Sequence[str]):
-        """Look for `strings`.
+        """Prepare to look for `strings`.
 
         Raises:
-            ValueError: one of them is empty.
+            ValueError: a string is empty.
         """
         if "" in strings:
             raise ValueError("stop string: found ''; allowed: text of at least one character")
@@ -78,7 +78,7 @@ class StopStrings:
         self.found: str | None = None
 
     def push(self, text: str) -> str:
-        """Add text; return the part that is certain to precede every stop string."""
+        """Add text and return the part that precedes every possible stop string."""
         if self.found is not None:
             return ""
         text = self._held + text
@@ -92,7 +92,7 @@ class StopStrings:
         return text[: len(text) - held]
 
     def finish(self) -> str:
-        """Return the text that was held back; no text follows."""
+        """Return the text held back; no text may follow."""
         held, self._held = self._held, ""
         return held
 
@@ -110,7 +110,7 @@ class TextAnswer(NamedTuple):
 
     Attributes:
         text: the answer's text, without the stop token or stop string.
-        tokens: the number of tokens generated, with those of the stop token or stop string.
+        tokens: the number of generated tokens, including the stop token or stop string.
         stopped_by: the name of the stop token, the stop string, or "max_tokens".
     """
 
@@ -129,7 +129,7 @@ class _UnfinishedAnswer:
         self.stopped_by: str | None = None
 
     def push(self, tokens: np.ndarray, stop_tokens: Sequence[int]) -> str:
-        """Add tokens one by one; chunks of any size end the answer at the same token."""
+        """Add tokens one by one, so the answer ends at the same token for chunks of any size."""
         new = []
         for token in tokens.tolist():
             if self.stopped_by is not None:
@@ -144,7 +144,7 @@ class _UnfinishedAnswer:
         return self._parts[-1]
 
     def finish(self) -> str:
-        """Return the text that was held back."""
+        """Return the text held back."""
         rest = ""
         if self._stops.found is None:
             rest = self._stops.push(self._stream.finish()) + self._stops.finish()
@@ -173,11 +173,11 @@ def generate_texts(
         generator: the generator of the model.
         tokenizer: the model's tokenizer.
         prompts: at least one prompt.
-        max_tokens: the largest number of tokens of each answer.
+        max_tokens: the maximum number of tokens in each answer.
         seeds: the random seed of each answer.
-        stop_strings: strings; an answer ends before the first of them.
-        show: a function that is called with a prompt's index and new, final text of its answer.
-        state: the state that every prompt continues; None = each prompt begins a sample.
+        stop_strings: an answer ends before the first of these strings.
+        show: called with a prompt's index and the new final text of its answer.
+        state: the state that every prompt continues; None: each prompt begins a sample.
 
     Raises:
         ValueError: a stop string is empty.

@@ -1,4 +1,4 @@
-"""The time of generation, and the memory of its cache."""
+"""Times of generation, and memory of the cache."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from birdie_jax.models.registry import architecture_of
 
 
 def cache_bytes(model: LanguageModel, length: int) -> int:
-    """Return the bytes of the model's cache for one row of `length` tokens, computed from its shapes."""
+    """Return the bytes of the model's cache for one row of `length` tokens, computed from shapes."""
     cache = jax.eval_shape(lambda: model.empty_cache(1, length))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
 
 
 def cache_grows(model: LanguageModel) -> bool:
-    """Return whether the model's cache grows with the tokens of a row.
+    """Return whether the model's cache grows with the length of a row.
 
     The cache of attention without a window grows. An encoder has no cache.
     """
@@ -27,15 +27,15 @@ def cache_grows(model: LanguageModel) -> bool:
 
 @dataclass
 class GenerationTimes:
-    """Counts of the tokens processed, and the seconds that they took without compilation.
+    """Counts of processed tokens, and their seconds without compilation.
 
     Attributes:
-        compile_seconds: the time spent compiling for shapes that are new.
+        compile_seconds: the compilation time of new shapes.
         prompt_tokens: the number of prompt tokens prefilled, without padding.
         prefill_seconds: the time spent on prefill.
-        decoded_tokens: the number of tokens from the decode loop: all but the first of each answer.
+        decoded_tokens: the number of tokens from the decode loop: all except the first of each answer.
         decode_seconds: the time spent in the decode loop.
-        decode_steps: the number of iterations of the loop; each gives every row of the batch one token.
+        decode_steps: the number of iterations of the loop; each adds one token to every row of the batch.
     """
 
     compile_seconds: float = 0.0

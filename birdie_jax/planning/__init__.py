@@ -1,16 +1,17 @@
-"""Plans of runs on machines that you do not have: compiles the train step and analyses its HLO text.
+"""Plans runs on machines that you do not have: compiles the train step and analyses its HLO text.
 
 topology         the figures of a chip; the compilers, the devices and the links between them
 compilation      the run's own train step, compiled for a topology
-model_flops      the FLOPs that the model needs, without recomputation; the bytes of the train state
-bounds           the minimum time of collectives on the links, and of a step
-planner          all of it as one `RunPlan`, with the costs that `hlo_analysis` reads from the HLO text
+model_flops      the model's FLOPs, without recomputation; the bytes of the train state
+bounds           the minimum time of collectives and of a step
+planner          the whole plan, `RunPlan`, with the costs that `hlo_analysis` reads from the HLO text
 largest_batch    the largest batch that fits
 remat_choice     the choice of `model.remat` if the configuration leaves it open
-decoding         a step that decodes a token of each row, on one device
+decoding         the plan of a decoding step on one device
 fastest_step     the comparison of meshes, values of `model.remat` and parts of a batch
 plan_output      a plan as text, table and JSON
-pruned_flops     the FLOPs of a pruned prefill; `simba_flops` has those of published tables
+pruned_flops     the FLOPs of a pruned prefill
+simba_flops      the FLOPs of Simba's published tables
 """
 
 from birdie_jax.planning.decoding import plan_decoding

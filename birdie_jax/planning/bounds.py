@@ -9,24 +9,24 @@ import numpy as np
 from birdie_jax.planning.topology import DeviceLocation, Topology
 from hlo_analysis import Collective, Rates, StepCosts
 
-# A group of devices in several domains (slices, or hosts) works in two steps: within a domain over its
-# links, and between domains over the network; each device carries its share. With m devices in
-# each of s domains and a payload as in `hlo_analysis.collectives`, a device sends
+# A group of devices in several domains (slices or hosts) works in two steps: within a domain over its
+# links, then between domains over the network. Each device carries its share. With m devices in each of s
+# domains and a payload as in `hlo_analysis.collectives`, a device sends
 #
 #     all-gather, reduce-scatter    (m - 1) / m * payload within, (s - 1) / s * payload / m between
 #     all-reduce                    twice that
 #     all-to-all                    (m - 1) / (m s) * payload within, (s - 1) / s * payload between
-#     collective-permute            payload, between where the devices of a pair are in two domains
+#     collective-permute            payload, between if the devices of a pair are in two domains
 #
 # Links within a domain:
-# - a grid dimension that closes to a ring and that the group covers is used both ways, any other one way:
-#   two or one times the bandwidth of a link. A group over several dimensions uses all of them at
+# - a grid dimension that closes to a ring and that the group covers has twice the bandwidth of a link,
+#   because it is used both ways; any other dimension has once. A group over several dimensions uses all at
 #   once ("How to Scale Your Model", https://jax-ml.github.io/scaling-book/sharding/).
 # - an all-to-all over a dimension of k chips loads each of its links with k/8 of the payload on a ring, and
 #   k/4 on a line; a permutation uses one link.
-# - behind the switch of a host every device sends with the whole bandwidth of its links.
+# - behind the switch of a host, every device sends with the whole bandwidth of its links.
 #
-# Collectives over different dimensions or networks can run at the same time. Those over the same ones
+# Collectives over different dimensions or networks can run at the same time. Those over the same one
 # cannot.
 
 NETWORK = "network"
@@ -158,7 +158,7 @@ class StepBounds(NamedTuple):
 
     @property
     def serial(self) -> float:
-        """The seconds of a step in which compute, memory and collectives wait for one another."""
+        """The seconds of a step in which compute, memory and collectives run one after another."""
         return self.compute + self.memory + self.collectives
 
     @property

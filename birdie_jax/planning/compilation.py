@@ -41,7 +41,7 @@ class CompiledStep(NamedTuple):
     Attributes:
         mesh: the device mesh of the run.
         state: the shapes, types and shardings of the train state.
-        outcome: the compiled step, or the memory that the compiler states if it refuses the step.
+        outcome: the compiled step, or the memory that the compiler reports if it refuses the step.
         seconds: the time of lowering and compiling.
     """
 
@@ -63,7 +63,7 @@ def compile_step(run: ResolvedRun) -> CompiledStep:
             lowered = step.update.lower(step.abstract_state, batch, *step.frozen)
             outcome = compile_lowered(lowered, platform)
         except jax.errors.JaxRuntimeError as error:
-            # The TPU compiler refuses a program that does not fit, and states the bytes that it needs.
+            # The TPU compiler refuses a program that does not fit, and reports the bytes that it needs.
             refusal = parse_out_of_memory(str(error))
             if refusal is None:
                 raise
@@ -72,7 +72,7 @@ def compile_step(run: ResolvedRun) -> CompiledStep:
 
 
 def abstract_step(run: ResolvedRun) -> ShardedStep:
-    """Return the train step of a run, including the bandit's section of its state, or that of a stage."""
+    """Return the train step of a run, with the bandit's section of its state, or the step of a stage."""
     if run.config.finetune.stages:
         return make_stage_step(run, {}, summarise=lambda _: {})
     return make_language_model_step(run, {SECTION: partial(create_bandit, run.config, run.mixture)})
@@ -81,8 +81,8 @@ def abstract_step(run: ResolvedRun) -> ShardedStep:
 def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgram:
     """Compile a program and return it with its HLO text.
 
-    JAX cannot always read back the programs of the TPU compiler (it refuses an asynchronous instruction
-    with several operands), so the compiler itself writes the text.
+    The TPU compiler itself writes the text, because JAX cannot always read its programs back: it refuses an
+    asynchronous instruction with several operands.
     """
     if platform != "tpu":
         executable = lowered.compile()
@@ -90,7 +90,7 @@ def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgr
     with tempfile.TemporaryDirectory(prefix="birdie_jax_plan_") as folder:
         options: dict[str, str | bool] = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
         executable = lowered.compile(compiler_options=options)
-        # The folder also has small programs that run on other cores.
+        # The folder also contains small programs for other cores.
         written = sorted(Path(folder).glob("*.after_codegen.txt"), key=lambda path: path.stat().st_size)
         if not written:
             return CompiledProgram(executable, _as_text(executable))
@@ -101,7 +101,7 @@ class ProgramBytes(NamedTuple):
     """The bytes of memory that a program needs.
 
     Attributes:
-        temporaries: the bytes of arrays that live only while it runs.
+        temporaries: the bytes of arrays that exist only while it runs.
         others: the bytes of its arguments, of results that reuse no argument's memory, and of its code.
     """
 

@@ -1,4 +1,4 @@
-"""Decoding on one device that may be absent: the bytes of a token and the bound on tokens per second."""
+"""Plans decoding on one device, which may be absent: bytes per token, and a bound on its speed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +31,7 @@ class DecodePlan(NamedTuple):
         rows: the samples that are decoded together.
         parameter_bytes: the bytes of the parameters that a step reads, in the types of its products.
         state_bytes: the bytes of the state, or cache, of all rows.
-        moved_bytes: the bytes that the compiled loop moves for a token between device and main memory.
+        moved_bytes: the bytes that the compiled loop moves between device and main memory for a token.
         needed_bytes: the bytes of memory that the compiled loop needs.
         compute_seconds: the seconds of its matrix products at the peak of the device.
         memory_seconds: the seconds of `moved_bytes` at the bandwidth of the memory.
@@ -49,7 +49,7 @@ class DecodePlan(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """Every parameter once, and the state once in and once out."""
+        """The bytes of one read of the parameters, and one read and one write of the state."""
         return self.parameter_bytes + 2 * self.state_bytes
 
     @property
@@ -59,13 +59,13 @@ class DecodePlan(NamedTuple):
 
 
 def plan_decoding(model: LanguageModel, topology: Topology, rows: int, length: int) -> DecodePlan:
-    """Compile the decoding loop, a token of each row at a time, for one device of a topology.
+    """Compile the decoding loop, which decodes a token of each row at a time, for a device of a topology.
 
     Args:
         model: the model; its parameters have the types that `generate` uses.
         topology: the machine, with figures of its chip.
         rows: the samples that are decoded together.
-        length: the tokens that a growing cache has room for.
+        length: the number of tokens that a growing cache has room for.
     """
     chip, device = topology.known_chip, topology.devices[0]
     mesh = Mesh([[device]], ROW_AXES)
@@ -117,7 +117,7 @@ def decode_tokens(
 
 
 def _read_bytes(model: LanguageModel, params: PyTree) -> int:
-    """Return the bytes of the parameters that a token reads, without the few rows that it looks up."""
+    """Return the bytes of the parameters that a token reads, except the rows that it looks up."""
     inside = {name: leaf for name, leaf in params.items() if name not in ("embedding", "head")}
     table = model.vocab_size * model.config.features * jnp.dtype(model.config.dtype).itemsize
     return _size(inside) + table

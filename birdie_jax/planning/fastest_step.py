@@ -1,4 +1,4 @@
-"""The fastest step that fits, over meshes, values of `model.remat` and parts of a batch."""
+"""Search for the fastest step that fits, over meshes, values of `model.remat` and parts of a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ class Candidate:
 
     Attributes:
         remat: the value of `config.model.remat`.
-        accumulation_steps: the parts of a batch.
+        accumulation_steps: the number of parts of a batch.
         plan: its plan.
     """
 
@@ -38,7 +38,7 @@ def search_steps(
 ) -> Iterator[Candidate]:
     """Yield every compiled step: for each run and level, up to the fewest parts of a batch that fit.
 
-    A level that keeps less is compiled only if the previous levels do not fit a whole batch; otherwise it
+    A level that keeps less is compiled only if no previous level fits a whole batch, because otherwise it
     could only be slower. The level that keeps everything never ends the search.
 
     Args:
@@ -62,7 +62,7 @@ def search_steps(
 
 
 def frontier(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the steps that no other step beats in both time and memory, the fastest first."""
+    """Return the steps that no other step beats in both time and memory, fastest first."""
     ordered = sorted(candidates, key=lambda one: (one.seconds, one.plan.bytes_per_device.total))
     kept: list[Candidate] = []
     for one in ordered:

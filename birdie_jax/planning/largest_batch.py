@@ -1,4 +1,4 @@
-"""The largest batch that fits a topology, with few compilations: memory is affine in the rows."""
+"""The largest batch that fits a topology, with few compilations, because memory is affine in the rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ class LargestBatch(NamedTuple):
 
 
 def find_largest_batch(run: ResolvedRun, plan: RunPlan, *, verify: bool) -> LargestBatch:
-    """Return the largest number of rows whose train step fits, with all else as in `run`.
+    """Return the largest number of rows with a train step that fits; all else is as in `run`.
 
     Args:
         run: the run of `plan`.

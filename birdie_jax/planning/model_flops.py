@@ -1,12 +1,13 @@
 """Model FLOPs, without recomputation, as MFU counts them (Chowdhery et al. 2022, appendix B).
 
 A train step takes 6 FLOPs for each parameter and token: 2 forward, 4 backward. The embedding table counts
-if it is also the head, and not if it is only a lookup. In masked LM the head, with the encoders' transform
-before it, counts for the tokens with loss. With a fine-tuning head the table is only a lookup; the head
-itself counts if it scores every token, not if it reads a sample once.
+if it is also the head; a lookup does not count. In masked LM the head, with the encoders' transform before
+it, counts for the tokens with loss. With a fine-tuning head the table is only a lookup; the head itself
+counts if it scores every token, not if it reads a sample once.
 
 A mixer declares its further FLOPs (`MixerConfig.extra_flops_per_token`), as attention does. The recurrences
-themselves, a few FLOPs for each channel and token, do not count. Neither does recomputation to save memory.
+themselves, a few FLOPs for each channel and token, do not count. Recomputation to save memory does not
+count either.
 """
 
 from math import prod
@@ -28,7 +29,7 @@ class StateBytes(NamedTuple):
     Attributes:
         parameters: the bytes of the model's parameters.
         optimizer: the bytes of the optimizer's state.
-        other: the bytes of everything else: the bandit's state, the step.
+        other: the bytes of the rest: the bandit's state, the step.
     """
 
     parameters: int

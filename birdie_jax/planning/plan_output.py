@@ -13,14 +13,14 @@ from birdie_jax.planning.topology import Topology
 from hlo_analysis import HeavyOp, StepCosts
 
 _GIB = 2**30
-# The characters shown of the end of a place in the JAX program: the layer and the operation.
+# The number of characters to show of a place in the JAX program; its end has layer and operation.
 _SHOWN_PLACE = 80
 # For the step of birdie_1_4b on two cores (docs/measurements/scale.md); other sizes take about as long.
 _MINUTES_OF_PROGRAM = {"tpu": 1.2, "gpu": 0.5, "cpu": 0.3}
 
 
 def compiling_text(topology: Topology, programs: int, more: int) -> str:
-    """Return the line that reports the programs to compile, and roughly how long that takes.
+    """Return the line that reports the number of programs to compile and the approximate time.
 
     Args:
         topology: the target of the compilation.
@@ -298,7 +298,7 @@ def plan_as_json(
 ) -> dict[str, Any]:
     """Return a plan as plain dictionaries; unknown values of a refused program are None.
 
-    The keys are a public interface (docs/plan.md), and do not follow the names of fields.
+    The keys are a public interface (docs/plan.md) and are independent of the names of fields.
 
     FLOPs and bytes are per device and step; tokens and `model_flops_per_step` are for all devices.
     """

@@ -21,12 +21,12 @@ class DeviceBytes(NamedTuple):
     Attributes:
         parameters: the bytes of the model's parameters.
         optimizer: the bytes of the optimizer's state.
-        other_state: the bytes of the bandit's state and of the step.
+        other_state: the bytes of the bandit's state and the step.
         activations: the bytes kept for the backward pass.
-        temporaries: the bytes of everything else that lives only during the step, including gradients.
+        temporaries: the bytes of all other arrays that exist only during the step, including gradients.
         batch: the bytes of the inputs other than the state, of results that reuse no argument's memory, and
             of code.
-        total: the sum; for a refused program, the bytes that its compiler states.
+        total: the sum; for a refused program, the bytes that its compiler reports.
         available: the bytes that a device has.
     """
 
@@ -41,12 +41,12 @@ class DeviceBytes(NamedTuple):
 
 
 class CollectiveTotal(NamedTuple):
-    """The collectives of one kind along the same mesh axes, added up over a step.
+    """The collectives of one kind along the same mesh axes, summed over a step.
 
     Attributes:
         kind: the kind, such as "all-gather".
         axes: the mesh axes, such as "fsdp" or "data*fsdp".
-        devices: the number of devices of a group.
+        devices: the number of devices in a group.
         executions: the number of executions in a step.
         payload_bytes: the payload of one device in a step.
         sent_bytes: the bytes that one device sends in a step.
@@ -73,17 +73,17 @@ class RunPlan:
     Attributes:
         topology: the topology of the plan.
         mesh_shape: the number of devices along each mesh axis.
-        rows: the number of rows of the global batch.
-        length: the number of tokens of a row.
-        vocab_size: the number of rows of the embedding table.
+        rows: the number of rows in the global batch.
+        length: the number of tokens in a row.
+        vocab_size: the number of rows in the embedding table.
         bytes_per_device: the bytes of one device by content.
         costs: the costs of the compiled step; None if it was refused.
-        collectives: the collectives added up by kind and axes.
+        collectives: the collectives, summed by kind and axes.
         model_flops: the model FLOPs of a step on all devices, without recomputation.
         bounds: the lower bounds on the time of a step; None if the step was refused, or the figures of the
             chip are unknown.
         compile_seconds: the time of lowering and compiling.
-        num_steps: the steps of the run; None if they are unknown before its data are read, as for epochs.
+        num_steps: the number of steps of the run; None if only the data determine it, as for epochs.
     """
 
     topology: Topology
@@ -115,7 +115,7 @@ class RunPlan:
         return self.mesh_shape["data"] * self.mesh_shape["fsdp"]
 
     def tokens_per_second(self, step_seconds: float) -> float:
-        """Return the tokens of rows, including padding, that all devices compute per second."""
+        """Return the tokens, including padding, that all devices compute per second."""
         return self.rows * self.length / step_seconds
 
     def hours(self) -> dict[str, float] | None:
@@ -129,7 +129,7 @@ class RunPlan:
         return {"at the bound": bound, "at half its speed": 2 * bound}
 
     def mfu(self, step_seconds: float) -> float:
-        """Return the share of the chips' peak that the model's FLOPs take, at most 1."""
+        """Return the model's FLOPs as a share of the chips' peak, at most 1."""
         peak_flops = self.devices * self.topology.known_chip.peak_flops
         return min(1.0, self.model_flops / (step_seconds * peak_flops))
 
@@ -203,7 +203,7 @@ def _available_bytes(topology: Topology) -> float:
 
 
 def _add_up(costs: StepCosts) -> list[CollectiveTotal]:
-    """Return the totals by kind, axes and group size, those that send the most bytes first."""
+    """Return the totals by kind, axes and group size; those with the most sent bytes come first."""
     by_group: dict[tuple[str, str, int], list[Collective]] = defaultdict(list)
     for collective in costs.collectives:
         by_group[_group(collective)].append(collective)
@@ -230,7 +230,7 @@ def _group(collective: Collective) -> tuple[str, str, int]:
 
 
 def _longest(transfers: list[Transfer]) -> str:
-    """Return the place that overlaps the longest with collectives; "" if none does."""
+    """Return the place that overlaps longest with collectives; "" if none does."""
     seconds: dict[str, float] = defaultdict(float)
     for transfer in transfers:
         for place, meanwhile in transfer.behind.items():

@@ -1,16 +1,16 @@
-"""FLOPs of a pruned prefill of any recurrent model: as Simba counts them, and as executed.
+"""FLOPs of a pruned prefill of a recurrent model: by Simba's count, and as executed.
 
-The two numbers of a row differ in their rules. Let P be the weights that a token is multiplied with in a
-layer, V x d the head's table and n_l the tokens that layer l reads. Then
+The two counts differ in their rules. Let P be the number of weights that multiply a token in a layer, V x d
+the head's table and n_l the number of tokens that layer l reads. Then
 
     paper:    sum_l n_l (2 P + D) + 2 n_{L-1} V d,  n_l = T share_l, not rounded (`simba_flops`);
     executed: sum_l n_l 2 P + 2 k V d,              n_l = the static positions of the compiled program,
 
-D is the channels of Mamba's skip, once. k is the positions that go through the head: none in a prefill that
-only fills the cache, one if a token is generated. The executed FLOPs are exactly those of the matrix
-products of the compiled program: `counted_flops` reads them from its text. (A compiler does not treat a
-matrix of one row, as in Mamba's steps below 17 features, as a product.) Neither counts convolutions, scans,
-norms, gates, the scoring of tokens or their gathering.
+D is the number of channels of Mamba's skip. k is the number of positions that the head reads: 0 in a
+prefill that only fills the cache, 1 if it generates a token. The executed FLOPs equal those of the matrix
+products in the compiled program, which `counted_flops` reads from its text. (A compiler does not treat a
+matrix of one row, as in Mamba's steps below 17 features, as a product.) Neither count includes
+convolutions, scans, norms, gates, or the scoring and gathering of tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,19 +22,19 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.language_model import parameter_shapes
 from hlo_analysis import read_step_costs
 
-# Every matrix product uses an array of this name; that of a short convolution is elementwise.
+# Every matrix product uses an array of the first name. In a short convolution it is elementwise.
 _MATRIX, _CONVOLUTION = "kernel", "convolution"
 # Mamba's skip of its input past the recurrence.
 _SKIP = "D"
 
 
 def layer_products(model: LanguageModel) -> int:
-    """Return the matrix weights that a token is multiplied with in a layer."""
+    """Return the number of matrix weights that multiply a token in a layer."""
     return _sizes(model, lambda names: names[-1] == _MATRIX and _CONVOLUTION not in names)
 
 
 def paper_flops(model: LanguageModel, shares: Sequence[float], tokens: int) -> float:
-    """Return the FLOPs of a row in the unit of Simba.
+    """Return the FLOPs of a row by Simba's count.
 
     Args:
         model: the language model.
@@ -48,20 +48,20 @@ def paper_flops(model: LanguageModel, shares: Sequence[float], tokens: int) -> f
 
 
 def executed_flops(model: LanguageModel, lengths: Sequence[int], head_positions: int = 0) -> float:
-    """Return the FLOPs of the matrix products of a row in a compiled pruned prefill.
+    """Return the FLOPs of a row's matrix products in a compiled pruned prefill.
 
     Args:
         model: a model without attention.
-        lengths: the static positions of a row that each layer reads, from
+        lengths: the static number of positions of a row that each layer reads, from
             `pruning.pruned_prefill.layer_lengths`.
-        head_positions: the positions that go through the head.
+        head_positions: the number of positions that the head reads.
     """
     head = head_positions * model.vocab_size * model.config.features
     return 2.0 * (sum(lengths) * layer_products(model) + head)
 
 
 def counted_flops(compiled: jax.stages.Compiled) -> float:
-    """Return the FLOPs of the matrix products of a compiled program of one device, for all its rows.
+    """Return the FLOPs of all matrix products in a compiled program of one device.
 
     Raises:
         RuntimeError: the compiler returns no text of the program.
@@ -73,7 +73,7 @@ def counted_flops(compiled: jax.stages.Compiled) -> float:
 
 
 def _sizes(model: LanguageModel, counts: Callable[[list[str]], bool]) -> int:
-    """Return the parameters per layer, over those whose path of names `counts` accepts."""
+    """Return the number of parameters per layer; `counts` selects them by the names on their path."""
     blocks = parameter_shapes(model)["blocks"]
     total = sum(
         prod(leaf.shape)

@@ -1,7 +1,8 @@
 """The choice of `config.model.remat`, the arrays that blocks keep for the gradient, if it is `auto`.
 
-The choices are tried from the least recomputation to the least memory. The first with which the run's own
-train step fits a device is used. A resumed run keeps its choice, because another one rounds differently.
+Choices are tried in order, from the least recomputation to the least memory. The run uses the first one
+with a train step that fits a device. A resumed run keeps its choice, because another one rounds
+differently.
 """
 
 import json
@@ -23,15 +24,15 @@ from birdie_jax.storage.workdir import Workdir
 from hlo_analysis import OutOfMemory
 
 _GIB = 2**30
-# The share of a device's memory that a JAX program can use; the runtime uses the rest.
+# The share of a device's memory that a program can use; the runtime uses the rest.
 _USABLE = 0.95
 
-# Chosen without compiling.
+# The choice on CPUs, without compiling.
 _ON_CPU = ("none", "a CPU has the memory of the machine")
 
 Bytes = int | float
 Try = Callable[[ResolvedRun], tuple[Bytes, Bytes]]
-"""A run -> the bytes that its step needs on a device, and those that a device has."""
+"""A run -> the bytes that its step needs on a device, and the bytes that a device has."""
 
 
 def choose_level(
@@ -54,7 +55,7 @@ def choose_level(
 
 
 def plan_chosen(run: ResolvedRun, topology: Topology) -> tuple[ResolvedRun, RunPlan]:
-    """Return the run with its choice made for a topology, if it is open, and its plan."""
+    """Return the run with its choice for a topology, and its plan."""
     if run.config.model.remat != AUTO:
         return run, plan_run(run, topology)
     plans: dict[str, RunPlan] = {}
@@ -74,12 +75,12 @@ def plan_chosen(run: ResolvedRun, topology: Topology) -> tuple[ResolvedRun, RunP
 def keep_remat(
     runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes
 ) -> tuple[ResolvedRun, ...]:
-    """Return runs of one model on attached devices with the workdir's choice, which is made once.
+    """Return runs of one model on attached devices with the workdir's choice; make the choice once.
 
-    On a CPU blocks keep everything, without compiling: its devices share the memory of the machine.
+    On a CPU, blocks keep everything and nothing is compiled: devices share the memory of the machine.
 
     Args:
-        runs: the run of each stage, or the one of pre-training.
+        runs: the run of each stage, or the run of pre-training.
         workdir: the folder of the run; the choice is in its `remat.json`.
         processes: all processes of the run, which use the choice of the first.
 
@@ -108,7 +109,7 @@ def _read(workdir: Workdir) -> str:
 
 
 def _choose_on_devices(run: ResolvedRun, processes: Processes) -> tuple[str, str]:
-    """Return the choice and the attempts; call it in every process, because GPU compilers communicate."""
+    """Return the choice and the attempts. Call this in every process, because GPU compilers communicate."""
     if run.mesh.devices.flat[0].platform == "cpu":
         return _ON_CPU
 

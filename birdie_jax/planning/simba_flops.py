@@ -1,10 +1,10 @@
-"""The FLOPs that Simba counts (Song et al. 2025); reproduces its tables 1, 2, 4 and 5.
+"""FLOPs by Simba's count (Song et al. 2025); reproduces its tables 1, 2, 4 and 5.
 
-The paper prints figures and no formula. This module counts one forward pass of a row of 2,048 tokens: twice
-every product with a weight, once the product with D, and the head on the tokens that the last layer reads.
-It does not count convolution, scan, norms, gates or the scoring of tokens. Without the product with D, one
-of 23 figures of Mamba and Simba differs in its last digit. Pythia's ten figures require the two additions
-to the residual stream, and its own vocabulary.
+The paper prints figures and no formula. This module counts one forward pass of a row of 2,048 tokens: 2
+FLOPs for each product with a weight, 1 for the product with D, and the head on the tokens that the last
+layer reads. It does not count convolution, scan, norms, gates or the scoring of tokens. Without the product
+with D, one of 23 figures of Mamba and Simba differs in its last digit. Pythia's ten figures require its two
+additions to the residual stream and its own vocabulary.
 
 Table 4 is in 1e12 FLOPs, tables 1, 2 and 5 in 2^40, although all headings say 1e12.
 """
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-# The BiGS paper states a forward and a backward pass. Its digits are those of a forward pass of one row,
-# without embeddings and head, with an FFT of 2 L tokens counted as 5 times 2 L log2(2 L).
+# The BiGS paper says that its figures are for a forward and a backward pass. They equal a forward pass of
+# one row, without embeddings and head, with 5 times 2 L log2(2 L) FLOPs for an FFT of 2 L tokens.
 
 
 def bigs_forward_flops(layers: int, features: int, length: int) -> float:
-    """Return the FLOPs of a row through BiGS: its maps, and a convolution by FFT in each direction.
+    """Return the FLOPs of a row in BiGS: its maps, and a convolution by FFT in each direction.
 
     Args:
         layers: the number of blocks.
@@ -31,7 +31,7 @@ def bigs_forward_flops(layers: int, features: int, length: int) -> float:
 
 
 def bert_forward_flops(layers: int, features: int, length: int) -> float:
-    """Return the FLOPs of a row through BERT: its maps, and the two products of attention.
+    """Return the FLOPs of a row in BERT: its maps, and the two products of attention.
 
     Args:
         layers: the number of blocks.
@@ -62,7 +62,7 @@ class MambaSize:
 
     @property
     def layer_products(self) -> int:
-        """The weights that a token is multiplied with in a layer."""
+        """The number of weights that multiply a token in a layer."""
         inner, rank = 2 * self.features, ceil(self.features / 16)
         return (
             2 * self.features * inner
@@ -92,7 +92,7 @@ PYTHIA_SIZES = {
 
 
 def mamba_flops(size: MambaSize, shares: Sequence[float]) -> float:
-    """Return the FLOPs of a row, for the share of tokens that each layer reads.
+    """Return the FLOPs of a row.
 
     Args:
         size: the model.
@@ -106,7 +106,7 @@ def mamba_flops(size: MambaSize, shares: Sequence[float]) -> float:
 
 
 def pythia_flops(layers: int, features: int) -> float:
-    """Return the FLOPs of a row through a model like Pythia, with the full square of attention."""
+    """Return the FLOPs of a row in a model like Pythia, with the full square of attention."""
     maps = LENGTH * (12 * features**2 * layers + PYTHIA_VOCABULARY * features)
     residuals = 2.0 * LENGTH * features * layers
     return 2.0 * maps + 4.0 * LENGTH**2 * features * layers + residuals

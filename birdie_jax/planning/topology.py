@@ -1,7 +1,8 @@
 """The machine of a plan: its compiler, and its devices, which may be absent.
 
-The environment does not include the compilers for TPUs and GPUs: with libtpu installed, JAX looks for a TPU
-at every start, and with a CUDA plugin for a GPU. A plan adds their own folder to the path when it needs it.
+The environment does not include the compilers for TPUs and GPUs, because with libtpu installed JAX looks
+for a TPU at every start, and with a CUDA plugin for a GPU. A plan adds their folder to the path when it
+needs them.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ _TPU_PACKAGE = "libtpu==0.0.51"
 
 
 def compilers_folder() -> Path:
-    """Return the folder where the command in the messages installs compilers.
+    """Return the folder for compilers, as in the install command of error messages.
 
     Raises:
         ConfigError: no folder for caches exists.
@@ -74,7 +75,7 @@ def _find(module: str, machines: str, packages: str) -> None:
         if folder and Path(folder).is_dir() and folder not in sys.path:
             found = _folders_of_other_versions([folder])
             mismatched += found
-            # JAX loads every plugin on the path, and one of another version ends the process.
+            # JAX loads every plugin on the path, and a plugin for another version ends the process.
             if not found:
                 sys.path.append(folder)
                 importlib.invalidate_caches()
@@ -161,7 +162,7 @@ def gpu_target(name: str) -> str:
     )
 
 
-# More than any machine has; JAX makes an object of each device.
+# More devices than any machine has. JAX creates an object for each device.
 _MAX_DEVICES = 1 << 17
 _MAX_DIGITS = 9
 
@@ -244,7 +245,7 @@ def make_topology(name: str, log: Callable[[str], None] | None = None) -> Topolo
 
 
 def attached_topology(devices: Sequence[Device]) -> Topology:
-    """Return the topology of attached devices, without figures if those of their chip are unknown."""
+    """Return the topology of attached devices, without figures if the chip is unknown."""
     chip = chip_of(devices[0].device_kind)
     shape: tuple[int, ...] = ()
     if chip is not None and not chip.is_gpu:
@@ -274,16 +275,15 @@ def _make_topology(name):
     return Topology(name, CHIPS[chip], tuple(found.devices), extents)
 
 
-# See https://cloud.google.com/tpu/docs: a name counts the cores of v4 and v5p, two per chip, and the chips
-# of the others.
+# See https://cloud.google.com/tpu/docs: names of v4 and v5p count cores, two per chip; others count chips.
 _ACCELERATOR_TYPES = {"v4": ("v4", 2), "v5p": ("v5p", 2), "v5litepod": ("v5e", 1), "v6e": ("v6e", 1)}
 
 
 def _with_shape(name: str) -> str:
-    """Return "v5p:4x4x4" for "v5p-128", Google Cloud's name of a slice, and any other name unchanged.
+    """Return "v5p:4x4x4" for "v5p-128", Google Cloud's name of a slice, and other names unchanged.
 
-    The slice has its default shape: extents are powers of two, as equal as possible, the smallest first,
-    but 1 last.
+    The slice has its default shape: its extents are powers of two, as equal as possible, in ascending
+    order, except that 1 is last.
 
     Raises:
         ConfigError: the number of chips is not a power of two.
@@ -337,7 +337,7 @@ def _refusal(name: str, reason: str = "") -> ConfigError:
 
 def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Device]:
     if extents:
-        # JAX refuses this after it has created its devices.
+        # JAX refuses this once its devices exist.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", prod(extents))
     devices = jax.devices("cpu")

@@ -1,4 +1,4 @@
-"""Pruning of a prompt's tokens as depth grows (Simba), for every recurrence."""
+"""Pruning of a prompt's tokens from layer to layer (Simba), for every recurrence."""
 
 from birdie_jax.pruning.policies import POLICIES, Policy, register_policy
 from birdie_jax.pruning.pruned_encoding import encode_pruned

@@ -1,4 +1,4 @@
-"""The scores that decide which tokens stay: influence, and its baselines."""
+"""Policies, which score tokens to decide which stay: influence and its baselines."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,10 +13,10 @@ from birdie_jax.registry import Registry
 
 
 class ScoredLayer(NamedTuple):
-    """The inputs of a policy, from the layer after which tokens are dropped.
+    """The inputs of a policy, from a layer; tokens are dropped after it.
 
     Attributes:
-        tokens: the tokens that the layer has read.
+        tokens: the tokens that the layer reads.
         share: the share of each sample's original tokens that the next layer reads.
         scores: the layer's score of each token, by the norm of the policy; None if the policy has no norm.
         keys: a random key for each row and layer.
@@ -32,9 +32,9 @@ class Policy(NamedTuple):
     """A rule that chooses the tokens to keep.
 
     Attributes:
-        score: ScoredLayer -> the score of each token, float32; the highest are kept.
-        norm: one of `models.influence.NORMS`, for the scores of every layer; "" = that of the settings;
-            None = the policy uses no scores.
+        score: ScoredLayer -> the score of each token, float32; tokens with the highest scores stay.
+        norm: one of `models.influence.NORMS`, for the scores of every layer; "": the norm of the settings;
+            None: the policy uses no scores.
     """
 
     score: Callable[[ScoredLayer], TokenNumbers]
@@ -48,11 +48,11 @@ def _layer_scores(layer: ScoredLayer) -> TokenNumbers:
 
 
 def _evenly(layer: ScoredLayer) -> TokenNumbers:
-    """Return 1 for evenly spaced survivors, the last token among them, and 0 for others."""
+    """Return 1 for evenly spaced survivors, including the last token, and 0 for others."""
     tokens = layer.tokens
     position = _survivors(tokens) - 1 - ranks(tokens, tokens.index.astype(jnp.float32))
     count, quota = _survivors(tokens), quotas(tokens, layer.share)
-    # Whole numbers ensure that exactly `quota` steps are taken.
+    # Integer arithmetic takes exactly `quota` steps.
     taken = (position + 1) * quota // jnp.maximum(count, 1) > position * quota // jnp.maximum(count, 1)
     return taken.astype(jnp.float32)
 
@@ -62,7 +62,7 @@ def _survivors(tokens: PackedTokens) -> TokenIds:
 
 
 def _random(layer: ScoredLayer) -> TokenNumbers:
-    """Return random numbers, each a function of its row's key and its token's first place in the row."""
+    """Return random numbers; each depends on the row's key and the token's original place in the row."""
 
     def of_row(key: jax.Array, index: Array) -> Array:
         return jax.vmap(lambda place: jax.random.uniform(jax.random.fold_in(key, place)))(index)

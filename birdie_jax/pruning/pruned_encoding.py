@@ -1,8 +1,8 @@
-"""A pass over packed rows of training in which each sample's tokens leave as depth grows (Simba, A.3).
+"""A training pass over packed rows that drops tokens of each sample from layer to layer (Simba, A.3).
 
-Each sample draws its own share. The share is a value of the program, not a shape, unlike that of a prompt.
-So every layer reads all positions of a row, which a sample that keeps all needs; dropped tokens become
-padding. All layers are one compiled body, like those of the dense pass.
+Each sample draws its own share. Unlike a prompt's share, it is a value of the program, not a shape. So
+every layer reads all positions of a row, because a sample may keep all its tokens; dropped tokens become
+padding. All layers are one compiled body, as in the dense pass.
 """
 
 from functools import partial
@@ -36,13 +36,13 @@ from birdie_jax.pruning.settings import SCHEDULES, PruningSettings
 
 
 class _LayerInputs(NamedTuple):
-    """The inputs that differ by layer; the leading axis of each array is that of the layers.
+    """The inputs that differ by layer; the first axis of each array is the layer.
 
     Attributes:
         params: the parameters of the block.
-        share: for each token of the whole row, the share of its sample that the next layer reads.
+        share: the share of each token's sample that the next layer reads, for the tokens of the whole row.
         number: the number of the layer.
-        dropout_keys: the keys of dropout; None = no dropout.
+        dropout_keys: the keys of dropout; None: no dropout.
     """
 
     params: PyTree[Array]
@@ -59,25 +59,25 @@ def encode_pruned(  # noqa: PLR0917
     row_keys: Key[Array, " rows"],
     settings: PruningSettings,
 ) -> tuple[Activations, PackedTokens]:
-    """Read packed rows, and return the head's inputs for the tokens that the last layer has read.
+    """Read packed rows and return the head's inputs for the tokens that the last layer reads.
 
     Gradients flow through the tokens that stay. The choice of these tokens has no gradient.
 
     Args:
         model: a model without attention; its layers must give scores if the policy requires them.
         params: its parameters.
-        batch: the packed rows; every token of a sample but its last one, and its first one where the
-            settings say so, may be dropped.
-        keep: for each token, the share of its sample that the schedule ends with; 1 drops nothing.
+        batch: the packed rows; all tokens of a sample may be dropped, except the last one and, with
+            `settings.keep_first`, the first one.
+        keep: the share of each token's sample at the end of the schedule; 1 drops nothing.
         row_keys: the key of each row, on which dropout and random choices depend.
-        settings: the settings of pruning, whose `keep` and `shares` are not read.
+        settings: the settings of pruning; `keep` and `shares` are ignored.
 
     Returns:
-        The hidden states [rows, length, features], and which tokens they are of: each row's survivors at
-        its right end, in their order, and padding before them.
+        The hidden states [rows, length, features] and their tokens: each row's survivors, in order at its
+        right end, after padding.
 
     Raises:
-        PruningError: the policy requires scores, and the model's layers give none.
+        PruningError: the policy requires scores, but the model's layers return none.
     """
     config = model.config
     layout = batch_layout(batch)
@@ -91,7 +91,7 @@ def encode_pruned(  # noqa: PLR0917
     shares = jnp.stack([jnp.broadcast_to(share, keep.shape) for share in by_layer])
     inputs = _LayerInputs(
         params["blocks"],
-        # The last layer drops nothing: it keeps the share that it has read.
+        # The last layer drops nothing, so it keeps the share that it reads.
         jnp.concatenate([shares[1:], shares[-1:]]),
         jnp.arange(config.layers),
         keys_of_layers(row_keys, config.layers) if config.dropout > 0 else None,
@@ -110,7 +110,7 @@ def _pruned_layer(
     rows: PrunedRows,
     given: _LayerInputs,
 ) -> tuple[PrunedRows, None]:
-    """Run a layer on the remaining tokens, and return the inputs of the next one."""
+    """Run a layer on the remaining tokens and return the inputs of the next one."""
     norm = settings.asked_norm
     layout = scored_layout(rows.tokens, settings, norm)
     block: Any = Block(model.config)

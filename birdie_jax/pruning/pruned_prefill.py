@@ -1,9 +1,8 @@
-"""A pass over prompts in which each layer reads fewer tokens than the one before (Simba, section 4).
+"""A pass over prompts in which each layer reads fewer tokens than the previous one (Simba, section 4).
 
-Tokens that are dropped after a layer are gone: their residual stream ends, and everything above runs on the
-survivors, next to one another. Shapes are static: layer l reads the same number of positions in every row,
-by the row's padded length, and each sample's own share of them by its own length; the difference is padding
-on the left.
+The residual stream of a dropped token ends at its layer. The layers above run on the survivors, side by
+side. Shapes are static: layer l reads the same number of positions in every row, which depends on the
+padded length. Each sample keeps a share of its own length, and the difference is padding on the left.
 """
 
 from collections.abc import Mapping
@@ -42,7 +41,7 @@ class LayerTrace(NamedTuple):
     Attributes:
         output: the residual stream after the block.
         mixed: the output of the block's sequence mixer.
-        influence: the influence of each token, as a share of the l2 norm of all contributions to the
+        influence: the influence of each token, as a share of the L2 norm of all contributions to the
             anchor.
     """
 
@@ -52,12 +51,12 @@ class LayerTrace(NamedTuple):
 
 
 class PrunedLayer(NamedTuple):
-    """The tokens that a layer has read.
+    """The tokens that a layer reads.
 
     Attributes:
-        index: the place in the row of each token that it has read, in ascending order within a sample.
-        segment_ids: the sample of each of them, 0 on padding.
-        trace: its results for them; None = not traced.
+        index: the place of each token in the row, in ascending order within a sample.
+        segment_ids: the sample of each token, 0 on padding.
+        trace: the layer's results for these tokens; None: not traced.
     """
 
     index: TokenIds
@@ -66,15 +65,15 @@ class PrunedLayer(NamedTuple):
 
 
 class PromptRows(NamedTuple):
-    """Prompts [rows, length], each at the right end of its row.
+    """Prompts [rows, length]; each is at the right end of its row.
 
     Attributes:
         tokens: the prompts' tokens.
         segment_ids: 1 on the prompts, 0 on padding.
         bidirectional: whether a token belongs to the context.
-        keys: a random key for each row, on which its random choices depend.
-        prunable: whether a token may be dropped, unless it is the anchor or has to stay as the first one;
-            None = those of the context may, and no other.
+        keys: the random key of each row's choices.
+        prunable: whether a token may be dropped; the anchor and a protected first token always stay. None:
+            tokens of the context may be dropped.
     """
 
     tokens: TokenIds
@@ -85,11 +84,11 @@ class PromptRows(NamedTuple):
 
 
 class PrunedRows(NamedTuple):
-    """Rows on their way through the layers.
+    """Rows between two layers.
 
     Attributes:
         x: the residual stream.
-        tokens: the tokens that are left.
+        tokens: the remaining tokens.
     """
 
     x: Activations
@@ -97,7 +96,7 @@ class PrunedRows(NamedTuple):
 
 
 def prompt_anchors(segment_ids: TokenIds) -> TokenMask:
-    """Return which tokens are the last of their sample: the ones a prompt's tokens are scored against."""
+    """Return a mask of the last token of each sample, the anchor of the sample's scores."""
     right = jnp.concatenate([segment_ids[:, 1:], jnp.zeros_like(segment_ids[:, :1])], axis=1)
     return (segment_ids > 0) & (segment_ids != right)
 
@@ -105,7 +104,7 @@ def prompt_anchors(segment_ids: TokenIds) -> TokenMask:
 def protected_tokens(
     segment_ids: TokenIds, prunable: TokenMask, anchors: TokenMask, *, keep_first: bool
 ) -> TokenMask:
-    """Return which tokens always stay: those not prunable, the anchor and, by the settings, the first."""
+    """Return a mask of the tokens that always stay."""
     protected = ~prunable | anchors
     if keep_first:
         left = jnp.concatenate([jnp.zeros_like(segment_ids[:, :1]), segment_ids[:, :-1]], axis=1)
@@ -114,13 +113,13 @@ def protected_tokens(
 
 
 def layer_lengths(settings: PruningSettings, layers: int, length: int, protected: int) -> tuple[int, ...]:
-    """Return how many positions of a row each layer reads.
+    """Return the number of positions of a row that each layer reads.
 
     Args:
         settings: the settings of pruning.
         layers: the number of layers.
-        length: the positions of a row.
-        protected: the largest number of tokens of a row that are never dropped.
+        length: the number of positions in a row.
+        protected: the maximum number of tokens of a row that are never dropped.
     """
     shares = settings.layer_shares(layers)
     return tuple(min(length, kept_tokens(share, length, protected)) for share in shares)
@@ -136,7 +135,7 @@ def pruned_hidden(
     protected: int,
     traced: bool = False,
 ) -> tuple[Activations, Cache, list[PrunedLayer]]:
-    """Read one prompt a row; return the head's inputs, the cache, and the tokens that each layer read.
+    """Read one prompt per row; return the head's inputs, the cache, and the tokens that each layer reads.
 
     Args:
         model: a model without attention; its layers must give scores if the policy requires them.
@@ -144,15 +143,15 @@ def pruned_hidden(
         prompts: the prompts.
         cache: a new cache.
         settings: the settings of pruning.
-        protected: the largest number of tokens of a prompt that always stay.
-        traced: whether to return the results of each layer too.
+        protected: the maximum number of tokens of a prompt that always stay.
+        traced: whether to also return the results of each layer.
 
     Returns:
-        The hidden states of the last layer's tokens, the row's last one at its right end; the cache after
-        them; and for each layer the tokens that it has read.
+        The hidden states of the last layer's tokens, with the last token at the row's right end; the cache
+        after them; and the tokens that each layer reads.
 
     Raises:
-        PruningError: the policy requires scores, and the model's layers give none; or `traced` is true,
+        PruningError: the policy requires scores, but the model's layers return none; or `traced` is true
             and the scores of traces differ from those of the settings.
     """
     layers, length = model.config.layers, prompts.tokens.shape[1]
@@ -191,7 +190,7 @@ def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings
         rows: the rows after a layer.
         scored: the layer's inputs to the policy.
         settings: the settings of pruning.
-        count: the positions of a row that the next layer reads.
+        count: the number of positions of a row that the next layer reads.
     """
     score = POLICIES[settings.policy].score(scored)
     kept = kept_mask(rows.tokens, score, scored.share)
@@ -217,7 +216,7 @@ def _run_block(  # noqa: PLR0917
     settings: PruningSettings,
     norm: str | None,
 ) -> _BlockRun:
-    """Run a layer on the remaining tokens, with scores by a norm; None = no scores."""
+    """Run a layer on the remaining tokens, with scores by a norm; None: no scores."""
     layout = scored_layout(rows.tokens, settings, norm)
     block: Any = Block(model.config)
     (x, cache), left = block.apply(
@@ -233,7 +232,7 @@ def _run_block(  # noqa: PLR0917
 
 
 def scored_layout(tokens: PackedTokens, settings: PruningSettings, norm: str | None) -> Layout:
-    """Return the layout of the remaining tokens, which requests scores by a norm; None = no scores."""
+    """Return the layout of the remaining tokens; it requests scores by `norm`; None: no scores."""
     layout = packed_layout(tokens.segment_ids, tokens.bidirectional)
     if norm is None:
         return layout
@@ -242,15 +241,15 @@ def scored_layout(tokens: PackedTokens, settings: PruningSettings, norm: str | N
 
 
 def scores_left(model: LanguageModel, settings: PruningSettings, left: Mapping[str, Any]) -> TokenNumbers:
-    """Return the scores that a layer has computed.
+    """Return the scores of a layer.
 
     Args:
         model: the language model.
         settings: the settings of pruning.
-        left: the variables of the layer's call, by collection.
+        left: the variables that the layer's call returned, by collection.
 
     Raises:
-        PruningError: there are none.
+        PruningError: the layer returned none.
     """
     scores: list[Float[Array, "rows length"]] = jax.tree.leaves(left.get(COLLECTION, {}))
     if len(scores) != 1:
@@ -262,10 +261,10 @@ def scores_left(model: LanguageModel, settings: PruningSettings, left: Mapping[s
 
 
 def check_traced(settings: PruningSettings) -> None:
-    """Check that the scores of traces order tokens as the settings do.
+    """Check that the scores of traces give the same order of tokens as the settings.
 
     Raises:
-        PruningError: they do not, or with both directions may not.
+        PruningError: they do not, or with both directions might not.
     """
     found = (settings.asked_norm, settings.directions)
     if found not in {(None, "forward"), ("absolute", "forward")}:
@@ -276,11 +275,11 @@ def check_traced(settings: PruningSettings) -> None:
 
 
 def layer_keys(seed: int, keys: Key[Array, " rows"], layer: int | Array) -> Key[Array, " rows"]:
-    """Return the key of each row in a layer, on which its random choices there depend."""
+    """Return the random key of each row's choices in a layer."""
     return jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, seed), layer))(keys)
 
 
 def finish(model: LanguageModel, params: PyTree, x: Activations) -> Activations:
-    """Return the inputs of the head's table, from the residual stream after the last layer."""
+    """Return the inputs of the head, from the residual stream after the last layer."""
     normalised = cast(Array, model.apply({"params": params}, x, method=LanguageModel.normalise))
     return cast(Array, model.apply({"params": params}, normalised, method=LanguageModel.transform))

@@ -1,4 +1,4 @@
-"""The tokens of packed rows that stay, and the rows of them that the next layer reads."""
+"""Selects the tokens of packed rows that stay, and builds the rows that the next layer reads."""
 
 from typing import NamedTuple
 
@@ -15,11 +15,11 @@ class PackedTokens(NamedTuple):
     """The tokens that a layer reads, in rows.
 
     Attributes:
-        index: the place of each token in the row that the first layer read.
+        index: the place of each token in the row of the first layer.
         segment_ids: the sample of each token, 0 on padding.
         bidirectional: whether a token belongs to a context.
         protected: whether a token is never dropped.
-        sample_tokens: the number of tokens that the sample of each token had at first; 0 on padding.
+        sample_tokens: the original number of tokens in each token's sample; 0 on padding.
     """
 
     index: TokenIds
@@ -35,7 +35,7 @@ class PackedTokens(NamedTuple):
 
 
 def whole_rows(segment_ids: TokenIds, bidirectional: TokenMask, protected: TokenMask) -> PackedTokens:
-    """Return all tokens of packed rows, before any is dropped."""
+    """Return all tokens of packed rows, before any are dropped."""
     index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None], segment_ids.shape)
     real = segment_ids > 0
     counts = jnp.where(real, samples_sum(real, segment_ids), 0)
@@ -43,21 +43,20 @@ def whole_rows(segment_ids: TokenIds, bidirectional: TokenMask, protected: Token
 
 
 def samples_sum(values: Shaped[Array, "rows length"], segment_ids: TokenIds) -> TokenIds:
-    """Return for each token the sum of `values` over the tokens of its sample, as int32."""
+    """Return, for each token, the sum of `values` over its sample, as int32."""
 
     def of_row(row: Int[Array, " length"], ids: Int[Array, " length"]) -> Int[Array, " length"]:
         sums = jax.ops.segment_sum(row, ids, num_segments=len(ids) + 1)
         return sums[ids]
 
-    # Padding has the number 0; there are at most as many samples as tokens.
+    # Padding is segment 0; a row has at most as many samples as tokens.
     return jax.vmap(of_row)(values.astype(jnp.int32), segment_ids)
 
 
 def quotas(tokens: PackedTokens, share: float | TokenNumbers) -> TokenIds:
-    """Return for each token how many prunable tokens its sample keeps.
+    """Return, for each token, the number of prunable tokens that its sample keeps.
 
-    A sample keeps the nearest number to its share of all its original tokens. Protected tokens count, and
-    always stay.
+    A sample keeps its share of all its original tokens, rounded. Protected tokens count, and always stay.
     """
     kept = jnp.floor(share * tokens.sample_tokens + 0.5).astype(jnp.int32)
     return jnp.maximum(kept - samples_sum(tokens.protected, tokens.segment_ids), 0)
@@ -66,7 +65,7 @@ def quotas(tokens: PackedTokens, share: float | TokenNumbers) -> TokenIds:
 def ranks(tokens: PackedTokens, score: TokenNumbers) -> TokenIds:
     """Return the rank of each prunable token within its sample, 0 for the highest score.
 
-    Of equal scores the later token's is the higher. Other tokens have ranks behind all of these.
+    If scores are equal, the later token ranks higher. Other tokens rank after all prunable ones.
     """
 
     def places(order: Int[Array, " length"], ids: Int[Array, " length"]) -> Int[Array, " length"]:
@@ -80,28 +79,28 @@ def ranks(tokens: PackedTokens, score: TokenNumbers) -> TokenIds:
 
 
 def kept_mask(tokens: PackedTokens, score: TokenNumbers, share: float | TokenNumbers) -> TokenMask:
-    """Return which tokens the next layer reads: the protected, and of each sample those that score highest.
+    """Return the tokens that the next layer reads: protected ones, and the highest-scoring of each sample.
 
     Args:
-        tokens: the tokens that this layer has read.
-        score: the score of each.
-        share: the share of a sample's original tokens to keep; one, or one for each token of a sample.
+        tokens: the tokens that this layer reads.
+        score: the score of each token.
+        share: the share of a sample's original tokens to keep: one number, or one per token.
     """
     chosen = tokens.prunable & (ranks(tokens, score) < quotas(tokens, share))
     return (tokens.segment_ids > 0) & (tokens.protected | chosen)
 
 
 def gather_order(kept: TokenMask, count: int) -> Int[Array, "rows kept"]:
-    """Return the places of `count` tokens of each row: the kept tokens, in order, at its right end.
+    """Return the places of `count` tokens per row: the kept tokens, in order, at the right end.
 
-    Tokens that are not kept fill the left of the row.
+    Tokens that are not kept fill the left.
     """
     index = jnp.broadcast_to(jnp.arange(kept.shape[1], dtype=jnp.int32)[None], kept.shape)
     return jnp.lexsort((index, kept), axis=-1)[:, kept.shape[1] - count :]
 
 
 def gather(tokens: PackedTokens, kept: TokenMask, order: Int[Array, "rows kept"]) -> PackedTokens:
-    """Return the tokens at the places `order`; those that are not kept become padding."""
+    """Return the tokens at the places `order`; tokens that are not kept become padding."""
     taken = PackedTokens(*(jnp.take_along_axis(field, order, axis=1) for field in tokens))
     real = jnp.take_along_axis(kept, order, axis=1)
     return taken._replace(

@@ -1,4 +1,4 @@
-"""Settings of pruning: how many tokens stay, and which."""
+"""The settings of pruning, which determine how many tokens stay, and which."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,27 +14,27 @@ from birdie_jax.models.influence import DIRECTIONS, NORMS, READOUTS
 from birdie_jax.pruning.policies import POLICIES
 
 Share = float | Float[Array, "*tokens"]
-"""A share of a sample's tokens, or one for each of some tokens."""
+"""A share of a sample's tokens, or one share per token."""
 
 
 def linear_shares(keep: Share, layers: int) -> tuple[Share, ...]:
-    """Return 1 - (1 - keep) l / L for layer l of L: the paper's, which the last layer does not reach."""
+    """Return 1 - (1 - keep) l / L for layer l of L, as in the paper; the last layer is above `keep`."""
     return tuple(1 - (1 - keep) * layer / layers for layer in range(layers))
 
 
 def constant_shares(keep: Share, layers: int) -> tuple[Share, ...]:
-    """Return 1 for the first layer, which has to read all, and `keep` for the others."""
+    """Return 1 for the first layer, which must read all tokens, and `keep` for the others."""
     return (1.0, *[keep] * (layers - 1))
 
 
 SCHEDULES: Mapping[str, Callable[[Share, int], tuple[Share, ...]]] = MappingProxyType(
     {"linear": linear_shares, "constant": constant_shares}
 )
-"""The schedules by name: (share that is kept at the end, layers) -> the share that enters each layer."""
+"""The schedules by name: (final share, layers) -> the share that enters each layer."""
 
 
 def check_shares(shares: Sequence[float], layers: int) -> str | None:
-    """Return the allowed values if `shares` is not a valid schedule, else None."""
+    """Return the allowed values if `shares` is not a valid schedule; otherwise None."""
     falling = all(one >= other for one, other in pairwise(shares))
     if len(shares) == layers and shares[0] == 1 and falling and shares[-1] > 0:
         return None
@@ -42,32 +42,32 @@ def check_shares(shares: Sequence[float], layers: int) -> str | None:
 
 
 def kept_tokens(share: float, tokens: int, protected: int = 1) -> int:
-    """Return how many of a sample's tokens enter a layer: the nearest number to its share.
+    """Return the number of a sample's tokens that enter a layer: its share, rounded.
 
     Args:
         share: the share that enters the layer.
-        tokens: the number of the sample's tokens.
-        protected: the number of them that are never dropped.
+        tokens: the number of tokens in the sample.
+        protected: the number of tokens that are never dropped.
     """
-    # A tie rounds up, as in `samples.kept_mask`.
+    # Round half up, as in `samples.kept_mask`.
     return max(protected, int(share * tokens + 0.5))
 
 
-# Norms that only policies and plots request.
+# Norms that only policies and plots use.
 _OTHER_NORMS = ("entry", "relative")
 
 
 @dataclass(frozen=True)
 class PruningSettings:
-    """The settings of pruning; equal ones compile to the same program.
+    """The settings of pruning; equal settings compile to the same program.
 
     Attributes:
-        keep: the share of a prompt's tokens that the schedule ends with, above 0; 1 prunes nothing.
+        keep: the share of a prompt's tokens at the end of the schedule, above 0; 1 prunes nothing.
         policy: the name of the rule that chooses the tokens to keep.
         schedule: the name of the schedule, "linear" or "constant"; ignored if `shares` is given.
-        shares: the share of the tokens that enters each layer; empty = by `schedule`.
-        norm: how channels become a score: "absolute", "signed" or "l2".
-        readout: "gated", by the output gate at the last token; or "state", for questions that come later.
+        shares: the share of the tokens that enters each layer; empty: see `schedule`.
+        norm: the norm that makes a score of channels: "absolute", "signed" or "l2".
+        readout: "gated", with the output gate at the last token; or "state", for later questions.
         directions: "forward" or "both".
         keep_first: whether the first token of a prompt, which names the objective, always stays.
         seed: the seed of the policy "random".
@@ -87,7 +87,7 @@ class PruningSettings:
         """Check each setting.
 
         Raises:
-            PruningError: one is not allowed.
+            PruningError: a setting is not allowed.
         """
         if not 0 < self.keep <= 1:
             raise PruningError(f"keep: found {self.keep}; allowed: above 0, at most 1")
@@ -101,7 +101,7 @@ class PruningSettings:
         """Return the share of a prompt's tokens that enters each layer.
 
         Raises:
-            PruningError: `shares` is not a schedule for so many layers.
+            PruningError: `shares` has another number of layers.
         """
         if not self.shares:
             return cast(tuple[float, ...], SCHEDULES[self.schedule](self.keep, layers))
@@ -111,16 +111,16 @@ class PruningSettings:
 
     @property
     def asked_norm(self) -> str | None:
-        """The norm of the scores that layers return; None = they return none."""
+        """The norm of the scores that layers return; None: no scores."""
         norm = POLICIES[self.policy].norm
         return self.norm if norm == "" else norm
 
 
 def finetune_settings(config: FinetunePruningConfig) -> PruningSettings:
-    """Return the settings of a fine-tuning run, with the smallest share that its samples keep.
+    """Return the settings of a fine-tuning run; `keep` is the smallest share that a sample may keep.
 
     Raises:
-        ConfigError: one is not allowed; the message names the field.
+        ConfigError: a setting is not allowed; the message names the field.
     """
     own = {field.name: getattr(config, field.name) for field in fields(config)}
     keep = 1 - own.pop("max_pruned")
@@ -140,10 +140,10 @@ def parse_pruning(keep: float, settings: Sequence[str]) -> PruningSettings:
 
     Args:
         keep: the share at the end of the schedule.
-        settings: NAME=VALUE each; commas join the values of `shares`.
+        settings: texts NAME=VALUE; commas separate the values of `shares`.
 
     Raises:
-        PruningError: a setting is unknown, given twice, or has a value that is not allowed.
+        PruningError: a setting is unknown, is given twice, or has a value that is not allowed.
     """
     kinds = {field.name: field.default for field in fields(PruningSettings) if field.name != "keep"}
     given: dict[str, object] = {}

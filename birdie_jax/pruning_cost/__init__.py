@@ -1,1 +1,1 @@
-"""The command `prune`: measure and plot the cost of pruning for a trained model on held-out text."""
+"""Parts of the command `prune`, which measures and plots the cost of pruning on held-out text."""

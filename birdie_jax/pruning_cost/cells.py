@@ -1,6 +1,6 @@
-"""Measurements: a file for each model, policy, share and length of context; whole or absent.
+"""Measurements: a file for each model, policy, share and length of context, written atomically.
 
-Mean losses and paired differences of cells have bootstrap intervals by document.
+Mean losses and paired differences of cells have bootstrap intervals over documents.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _SETTINGS, _CELLS = "settings.json", "cells"
 
 
 def outputs_below(root: epath.Path) -> list[Output]:
-    """Return what `prune` writes below its output folder."""
+    """Return the outputs of `prune` below its output folder."""
     files = (_SETTINGS, RESULTS, TABLE, PAGE)
     return [Output("--output", root, "folder", files), Output("--output", root / _CELLS, "folder")]
 
@@ -35,12 +35,12 @@ class StudySettings:
 
     Attributes:
         format_version: the version of this format.
-        parameters_sha256: the hash of the parameters of the model that is pruned.
-        objective: the name of the arm that gives contexts their form.
+        parameters_sha256: the hash of the pruned model's parameters.
+        objective: the name of the arm that defines the format of contexts.
         windows_sha256: the hash of the windows' tokens.
         windows: the number of windows.
-        longest_context: the longest context of the windows.
-        continuation: the number of tokens that are scored.
+        longest_context: the number of tokens in the longest context.
+        continuation: the number of tokens to score.
         pruning: the settings of pruning except share and policy, as given.
     """
 
@@ -61,11 +61,11 @@ class Cell:
     Attributes:
         model: the folder and step of the model.
         parameters_sha256: the hash of its parameters.
-        policy: the name of the policy; "dense" where nothing is dropped.
-        keep: the share that the schedule ends with.
-        context: the number of tokens of a context.
-        losses: the mean loss of each window's continuation, nats a token.
-        paper_flops: the FLOPs of reading a context, in the unit of Simba.
+        policy: the name of the policy; "dense": no pruning.
+        keep: the share at the end of the schedule.
+        context: the number of tokens in a context.
+        losses: the mean loss of each window's continuation, in nats per token.
+        paper_flops: the FLOPs of reading a context, by Simba's count.
         executed_flops: the FLOPs of the matrix products of the compiled program that reads it.
     """
 
@@ -92,10 +92,10 @@ class CellFolder:
     """
 
     def __init__(self, root: epath.Path, settings: StudySettings):
-        """Claim a folder for measurements of one kind; existing ones are reused.
+        """Claim a folder for measurements of one kind, and reuse existing ones.
 
         Raises:
-            ConfigError: it holds measurements of another kind; the message names the flag that differs.
+            ConfigError: the folder has measurements of another kind; the message names the differing flag.
         """
         self.root = root
         if not is_remote(root):
@@ -119,10 +119,10 @@ class CellFolder:
         return self.root / _CELLS / name
 
     def read(self, parameters_sha256: str, policy: str, keep: float, context: int) -> Cell | None:
-        """Return a cell; None if it is not measured yet.
+        """Return a cell, or None if it is not measured yet.
 
         Raises:
-            ConfigError: this command did not write its file.
+            ConfigError: this command did not write the file.
         """
         path = self.path(parameters_sha256, policy, keep, context)
         return _read(path, Cell) if exists(path) else None
@@ -154,7 +154,7 @@ def _read(path: epath.Path, kind: type):
     return parse_typed(kind, value, str(path), ConfigError)
 
 
-# The policy that others are compared with.
+# The policy to compare others with.
 INFLUENCE = "influence"
 
 
@@ -164,14 +164,14 @@ class CellSummary:
 
     Attributes:
         model: the folder and step of the model.
-        policy: the name of the policy; "dense" where nothing is dropped.
-        keep: the share that the schedule ends with.
-        context: the number of tokens of a context.
-        loss: the mean loss, nats a token.
-        from_dense: the loss minus that of the first model where nothing is dropped, window by window.
-        from_influence: the loss minus that of influence at the same share; None for influence itself, for
-            dense cells, and if influence was not measured.
-        paper_flops: the FLOPs of reading a context, in the unit of Simba.
+        policy: the name of the policy; "dense": no pruning.
+        keep: the share at the end of the schedule.
+        context: the number of tokens in a context.
+        loss: the mean loss, in nats per token.
+        from_dense: the loss minus the first model's dense loss, paired by window.
+        from_influence: the loss minus that of policy influence at the same share; None for influence
+            itself, for dense cells, and if influence was not measured.
+        paper_flops: the FLOPs of reading a context, by Simba's count.
         executed_flops: the FLOPs of the matrix products of the compiled program that reads it.
     """
 
@@ -192,8 +192,8 @@ def summarise_cells(
     """Return the summary of each cell, grouped by length of context.
 
     Args:
-        cells: the cells; the first model's dense ones among them, at each length.
-        documents: the document of each window; whole documents are resampled.
+        cells: the cells, including the first model's dense cell at each length.
+        documents: the document of each window; the bootstrap resamples whole documents.
         seed: the seed of the resamples.
     """
     weights = _windows_of_documents(documents)
@@ -229,12 +229,12 @@ def paired_difference(
     documents: Int[np.ndarray, " windows"],
     seed: int = 0,
 ) -> Interval:
-    """Return the mean of the second losses minus the first, with the 95 % interval of resampled documents.
+    """Return the mean of second minus first losses, with the 95 % interval of resampled documents.
 
     Args:
         first: the loss of each window in one condition.
         second: the loss of the same windows in another.
-        documents: the document of each window; whole documents are resampled.
+        documents: the document of each window; the bootstrap resamples whole documents.
         seed: the seed of the resamples.
     """
     weights = _windows_of_documents(documents)
@@ -243,7 +243,7 @@ def paired_difference(
 
 
 def _windows_of_documents(documents: Int[np.ndarray, " windows"]) -> Float[np.ndarray, " documents"]:
-    """Return the number of windows of each document."""
+    """Return the number of windows in each document."""
     return np.unique(documents, return_counts=True)[1].astype(np.float64)
 
 
@@ -269,7 +269,7 @@ COLUMNS = (
 
 
 def table_rows(summaries: Sequence[CellSummary]) -> list[list[str]]:
-    """Return the cells of the table as text, a row a cell, under `COLUMNS`."""
+    """Return the table as text, one row per cell, under `COLUMNS`."""
     return [
         [
             one.model,
@@ -287,7 +287,7 @@ def table_rows(summaries: Sequence[CellSummary]) -> list[list[str]]:
 
 
 def cells_table(summaries: Sequence[CellSummary]) -> str:
-    """Return the table for the terminal, with the model's name if there are several."""
+    """Return the table for the terminal, with the model's name if there are several models."""
     several = len({one.model for one in summaries}) > 1
     lines = [[*row[1:], row[0]] if several else row[1:] for row in (list(COLUMNS), *table_rows(summaries))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -1,4 +1,4 @@
-"""The page on the cost of pruning: plots, table and texts, in one HTML file without external references."""
+"""The page of `prune`: plots, table and texts in one HTML file without external references."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from birdie_jax.reporting.svg import (
 
 _SIZE = (5.6, 3.4)
 _MEGA = 1e6
-# Nats a token: differences of thousandths look small.
+# In nats per token: differences of thousandths look small.
 _LEAST_LOSS_SPAN = 0.1
 
 
@@ -33,11 +33,11 @@ class Curve(NamedTuple):
 
     Attributes:
         name: its name.
-        x: the places of its points.
-        y: their heights; there is a gap where one is not finite.
-        colour: a code colour of `reporting.svg`.
+        x: the horizontal coordinates of its points.
+        y: the vertical coordinates; one that is not finite leaves a gap.
+        colour: a colour code of `reporting.svg`.
         dashed: whether it is dashed.
-        intervals: the interval around each point; empty for none.
+        intervals: the interval around each point; empty: none.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Curve(NamedTuple):
 def draw_curves(
     curves: Sequence[Curve], x_label: str, y_label: str, label: str, least_span: float = 0.0
 ) -> str:
-    """Return the SVG of curves with their points, and a legend.
+    """Return the SVG of curves, with their points and a legend.
 
     Args:
         curves: at least one curve.
@@ -87,7 +87,7 @@ def draw_curves(
 
 
 def loss_by_flops(summaries: Sequence[CellSummary], context: int) -> str:
-    """Return loss against FLOPs at a length of context (Figures 3, 4): a curve a policy, from dense on."""
+    """Return a plot of loss against FLOPs at a length of context (Figures 3, 4): one curve per policy."""
     here = [one for one in summaries if one.context == context]
     own = [one for one in here if one.model == summaries[0].model]
     (dense,) = (one for one in own if one.policy == DENSE)
@@ -127,7 +127,7 @@ def loss_by_flops(summaries: Sequence[CellSummary], context: int) -> str:
 
 
 def loss_by_context(summaries: Sequence[CellSummary], keep: float) -> str:
-    """Return loss by length of context at a share (Table 4): a curve a policy, dense dashed."""
+    """Return a plot of loss by context length at a share (Table 4): one curve per policy, dense dashed."""
     own = [one for one in summaries if one.model == summaries[0].model]
 
     def curve(name: str, policy: str, share: float, colour: str) -> Curve:
@@ -154,7 +154,7 @@ def loss_by_context(summaries: Sequence[CellSummary], keep: float) -> str:
 
 
 def flow_plot(flow: LayerFlow, name: str) -> str:
-    """Return influence by part of the prompt (Figure 5): a curve a layer, darker for upper layers."""
+    """Return a plot of influence by part of the prompt (Figure 5): one curve per layer, darker upwards."""
     layers, bins = flow.flow.shape
     shades = np.linspace(90, 10, layers).astype(int)
     curves = [
@@ -175,7 +175,7 @@ def flow_plot(flow: LayerFlow, name: str) -> str:
 
 
 def redundancy_plot(dense: LayerFlow, pruned: LayerFlow) -> str:
-    """Return the cosine of adjacent tokens by layer, before and after pruning (Figure 2)."""
+    """Return a plot of adjacent tokens' cosine by layer, before and after pruning (Figure 2)."""
     layers = list(range(len(dense.redundancy)))
     curves = [
         Curve(f"{what}, {name}", layers, values.tolist(), class_colour(colour), dashed=name == "pruned")
@@ -195,10 +195,10 @@ def _policies(summaries: Sequence[CellSummary]) -> list[str]:
 
 @dataclass(frozen=True)
 class ShownText:
-    """A context as one policy leaves it.
+    """A context after pruning with one policy.
 
     Attributes:
-        title: the policy, the share, and which window it is.
+        title: the policy, the share and the window.
         parts: the parts of the text.
     """
 
@@ -227,7 +227,7 @@ class PageHeading:
 
     Attributes:
         name: the name of the model.
-        description: the measurement, in a sentence.
+        description: a sentence about the measurement.
         layers: the number of layers of the model.
     """
 
@@ -248,7 +248,7 @@ def render_page(
         heading: the subject of the page.
         summaries: the summaries of the cells.
         texts: the texts to show.
-        flow: the flow through the layers; None = not measured.
+        flow: the flow through the layers; None: not measured.
     """
     contexts = sorted({one.context for one in summaries})
     shares = sorted({one.keep for one in summaries if one.policy != DENSE}, reverse=True)

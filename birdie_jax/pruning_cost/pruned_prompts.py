@@ -1,4 +1,4 @@
-"""Prompts of windows as rows of one length, and compiled programs that measure them.
+"""Rows of prompts of one length, and compiled programs that measure them.
 
 The programs measure the loss of the continuation, the information flow and the redundancy by layer, dense
 and pruned (Simba, Figures 2 and 5, appendix A.2). They also return the surviving tokens as text.
@@ -37,8 +37,8 @@ class ContinuationLosses(NamedTuple):
     """The results of reading and scoring some windows.
 
     Attributes:
-        losses: float64 [windows], the mean loss of a continuation's tokens, nats.
-        executed_flops: the FLOPs of the matrix products of the compiled prefill, for one row.
+        losses: float64 [windows], the mean loss of a continuation's tokens, in nats.
+        executed_flops: the FLOPs of the compiled prefill's matrix products, for one row.
     """
 
     losses: Float[np.ndarray, " windows"]
@@ -48,18 +48,18 @@ class ContinuationLosses(NamedTuple):
 def make_rows(
     objective: Objective, contexts: Int32[np.ndarray, "rows context"], numbers: Int[np.ndarray, " rows"]
 ) -> PromptRows:
-    """Return prompts that continue contexts, in the form of an objective, without padding.
+    """Return prompts with contexts in the format of an objective, without padding.
 
     With prefix_lm the start token follows the context. With causal_lm the context follows the start token.
-    The context's tokens may be dropped, the start token never.
+    The context's tokens may be dropped; the start token always stays.
 
     Args:
         objective: the objective.
         contexts: the tokens of the contexts.
-        numbers: a number for each row, on which its random choices depend.
+        numbers: a number for each row, for its random choices.
 
     Raises:
-        PromptError: the objective is another one.
+        PromptError: the objective is neither of these.
     """
     rows = len(contexts)
     start = np.full((rows, 1), START, np.int32)
@@ -86,8 +86,8 @@ def make_rows(
 
 
 def protected_count(rows: PromptRows, settings: PruningSettings) -> int:
-    """Return the largest number of tokens of a row that are never dropped."""
-    assert rows.prunable is not None  # As in `make_rows`.
+    """Return the maximum number of tokens of a row that are never dropped."""
+    assert rows.prunable is not None  # `make_rows` sets it.
     anchors = prompt_anchors(rows.segment_ids)
     kept = protected_tokens(rows.segment_ids, rows.prunable, anchors, keep_first=settings.keep_first)
     return int(kept.sum(axis=1).max())
@@ -98,7 +98,7 @@ class PrunedScorer:
 
     Attributes:
         model: the language model.
-        programs: its parameters on the device, and the compiled functions of them.
+        programs: the parameters on the device and the compiled functions.
     """
 
     def __init__(self, model: LanguageModel, params: PyTree, objective: Objective, rows: int):
@@ -107,15 +107,15 @@ class PrunedScorer:
         Args:
             model: the language model.
             params: its parameters.
-            objective: the form in which contexts are read.
-            rows: the number of windows that are read at a time.
+            objective: the objective that defines the format of contexts.
+            rows: the number of windows to read at a time.
         """
         self.model, self._objective, self._rows = model, objective, rows
         params = cast_parameters(params, parameter_policies(model))
         self.programs = DevicePrograms(params, [jax.local_devices()[0]], GenerationTimes())
 
     def paper_flops(self, settings: PruningSettings | None, context: int) -> float:
-        """Return the FLOPs of reading a context in the unit of Simba."""
+        """Return the FLOPs of reading a context, by Simba's count."""
         layers = self.model.config.layers
         shares = (1.0,) * layers if settings is None else settings.layer_shares(layers)
         return paper_flops(self.model, shares, context)
@@ -129,17 +129,17 @@ class PrunedScorer:
         """Return the loss of each continuation after its context.
 
         Args:
-            settings: how contexts are pruned; None = they are not, and any model works.
+            settings: the settings of pruning; None: no pruning, and any model works.
             contexts: the tokens of the contexts.
-            continuations: the tokens that are scored; none is dropped.
+            continuations: the tokens to score; none is dropped.
 
         Raises:
-            PruningError: the policy requires scores, and the model's layers give none.
+            PruningError: the policy requires scores, but the model's layers return none.
         """
         found, count = [], continuations.shape[1]
         flops = 0.0
         for first in range(0, len(contexts), self._rows):
-            # Pad the last rows, so only one program compiles.
+            # Pad the last batch, so only one program compiles.
             numbers = np.minimum(np.arange(first, first + self._rows), len(contexts) - 1)
             read = self._read_program(
                 settings, make_rows(self._objective, contexts[numbers], numbers), count
@@ -157,7 +157,7 @@ class PrunedScorer:
     def _read_program(
         self, settings: PruningSettings | None, rows: PromptRows, room: int
     ) -> "_ReadProgram":
-        """Return the program that reads such rows, with its arguments."""
+        """Return the program that reads rows of this shape, with its arguments."""
         name = f"read {settings}"
         if settings is None:
             batch = PromptBatch(rows.tokens, rows.bidirectional, rows.segment_ids)
@@ -172,7 +172,7 @@ class PrunedScorer:
 
 
 class _ReadProgram(NamedTuple):
-    """A compiled program of parameters and prompts, and the prompts."""
+    """A compiled program that reads prompts, and the prompts."""
 
     compiled: jax.stages.Compiled
     prompts: PromptBatch | PromptRows
@@ -193,7 +193,7 @@ def _read_pruned(
 def read_places(
     model: LanguageModel, settings: PruningSettings, protected: int, params: PyTree, rows: PromptRows
 ) -> Int[Array, "rows length"]:
-    """Return how many layers have read each token of the rows."""
+    """Return the number of layers that read each token of the rows."""
     cache = model.empty_cache(*rows.tokens.shape)
     _, _, layers = pruned_hidden(model, params, rows, cache, settings, protected=protected)
     depths = jnp.zeros(rows.tokens.shape, jnp.int32)
@@ -211,11 +211,11 @@ class LayerFlow:
     """The effect of the layers of one pass on tokens, as means over windows.
 
     Attributes:
-        flow: for each layer and each of `BINS` equal parts of the prompt, the mean influence of a token
-            that the layer has read, as a share of the norm of the output at the last token; NaN where none
-            is left.
-        redundancy: for each layer, the mean cosine of what the block gives for adjacent tokens.
-        mixer_redundancy: the same of what its sequence mixer gives.
+        flow: for each layer and each of `BINS` equal parts of the prompt, the mean influence of the tokens
+            that the layer reads, as a share of the norm of the output at the last token; NaN if none is
+            left.
+        redundancy: for each layer, the mean cosine of the block's outputs at adjacent tokens.
+        mixer_redundancy: for each layer, the mean cosine of the mixer's outputs at adjacent tokens.
     """
 
     flow: Float[np.ndarray, "layers bins"]
@@ -230,17 +230,17 @@ def measure_flow(
     contexts: Int32[np.ndarray, "windows context"],
     settings: PruningSettings,
 ) -> LayerFlow:
-    """Return the flow of windows, which are read at once.
+    """Return the flow of windows; read all of them in one batch.
 
     Args:
-        model: a model whose layers give scores.
+        model: a model with layers that return scores.
         params: its parameters.
-        objective: the form in which contexts are read.
+        objective: the objective that defines the format of contexts.
         contexts: the tokens of the contexts.
-        settings: the settings of pruning, by the absolute value of channels that run forward.
+        settings: the settings of pruning, with norm "absolute" and directions "forward".
 
     Raises:
-        PruningError: the settings are others, or the layers give no scores.
+        PruningError: the settings differ from these, or the layers return no scores.
     """
     rows = make_rows(objective, contexts, np.arange(len(contexts)))
     measure = jax.jit(partial(_flow_sums, model, settings, protected_count(rows, settings)))
@@ -257,7 +257,7 @@ def measure_flow(
 def _flow_sums(
     model: LanguageModel, settings: PruningSettings, protected: int, params: PyTree, rows: PromptRows
 ) -> list[tuple[Array, ...]]:
-    """Return for each layer the sums that means are made of: of influence, tokens, cosines, and pairs."""
+    """Return the sums of each layer for the means: of influence, tokens, cosines and pairs."""
     cache = model.empty_cache(*rows.tokens.shape)
     _, _, layers = pruned_hidden(model, params, rows, cache, settings, protected=protected, traced=True)
     return [_layer_sums(layer, rows.tokens.shape[1]) for layer in layers]
@@ -279,7 +279,7 @@ def _layer_sums(layer: PrunedLayer, length: int) -> tuple[Array, ...]:
 
 
 def _cosine_sum(vectors: Activations, pairs: Bool[Array, "rows _"]) -> Float[Array, ""]:
-    """Return the sum of the cosines of adjacent tokens' vectors, over the pairs that count."""
+    """Return the sum of the cosines of adjacent tokens' vectors, over the pairs in `pairs`."""
     vectors = vectors.astype(jnp.float32)
     norms = jnp.maximum(jnp.linalg.norm(vectors, axis=-1), jnp.finfo(jnp.float32).tiny)
     products = jnp.sum(vectors[:, 1:] * vectors[:, :-1], axis=-1)
@@ -288,11 +288,11 @@ def _cosine_sum(vectors: Activations, pairs: Bool[Array, "rows _"]) -> Float[Arr
 
 @dataclass(frozen=True)
 class ReadPart:
-    """A part of a text whose tokens were read by as many layers.
+    """A part of a text; the same number of layers read each of its tokens.
 
     Attributes:
         text: the text.
-        layers: the number of layers that have read it.
+        layers: the number of layers that read it.
     """
 
     text: str
@@ -306,16 +306,16 @@ def layers_that_read(
     contexts: Int32[np.ndarray, "windows context"],
     settings: PruningSettings,
 ) -> tuple[Int[np.ndarray, "windows tokens"], Int[np.ndarray, "windows tokens"]]:
-    """Return the tokens of each context's prompt, and how many layers have read each of them."""
+    """Return the tokens of each context's prompt, and the number of layers that read each token."""
     rows = make_rows(objective, contexts, np.arange(len(contexts)))
     read = jax.jit(partial(read_places, model, settings, protected_count(rows, settings)))
     return np.asarray(rows.tokens), np.asarray(read(params, rows))
 
 
 def read_parts(tokenizer: Tokenizer, tokens: Sequence[int], layers: Sequence[int]) -> list[ReadPart]:
-    """Return the text of tokens; adjacent tokens with equal numbers of layers form one part.
+    """Return the parts of a text; adjacent tokens with equal numbers of layers form one part.
 
-    A character of several tokens belongs to the last of them.
+    A character of several tokens belongs to the last token.
     """
     stream, parts = TextStream(tokenizer), []
     texts = [stream.push([token]) for token in tokens]

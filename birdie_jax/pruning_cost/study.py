@@ -1,6 +1,6 @@
-"""The study of a model: windows of held-out text, and its cells, which are measured or read.
+"""The study of a model: windows of held-out text, and cells, which it measures or reads from files.
 
-A window has contexts of several lengths before the same tokens, which are scored.
+A window has contexts of several lengths before the same scored tokens.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ MAX_DEFAULT_WINDOWS = 300
 
 
 class HeldOutWindows(NamedTuple):
-    """Parts of documents, each a longest context and the tokens after it.
+    """Parts of documents: the longest context and the scored tokens after it.
 
     Attributes:
         tokens: int32 [windows, longest context + continuation].
-        documents: int64 [windows], the document that each is of.
-        continuation: the number of tokens at the end of each that are scored.
+        documents: int64 [windows], the document of each window.
+        continuation: the number of scored tokens at the end of each window.
     """
 
     tokens: Int32[np.ndarray, "windows tokens"]
@@ -41,13 +41,13 @@ class HeldOutWindows(NamedTuple):
     continuation: int
 
     def contexts(self, length: int) -> Int32[np.ndarray, "windows context"]:
-        """Return the `length` tokens before those that are scored."""
+        """Return the `length` tokens before the scored tokens."""
         end = self.tokens.shape[1] - self.continuation
         return self.tokens[:, end - length : end]
 
     @property
     def continuations(self) -> Int32[np.ndarray, "windows continuation"]:
-        """The tokens that are scored."""
+        """The scored tokens."""
         return self.tokens[:, self.tokens.shape[1] - self.continuation :]
 
     @property
@@ -59,11 +59,11 @@ class HeldOutWindows(NamedTuple):
 def documents_of_run(
     folder: epath.PathLike, tokenizer: Tokenizer
 ) -> Iterator[Int32[np.ndarray, " tokens"]]:
-    """Yield the documents of a run's validation text, from the prepared folder that the run names.
+    """Yield the documents of a run's validation text, from the prepared folder that the run records.
 
     Raises:
-        ConfigError: the workdir names no text, or not its place.
-        DataError: the text no longer exists, or was made with another tokenizer.
+        ConfigError: the workdir records no text, or no folder for it.
+        DataError: the text no longer exists, or was prepared with another tokenizer.
     """
     path = Workdir(folder).text
     allowed = "allowed: --text, a file or folder of held-out text"
@@ -101,13 +101,13 @@ def choose_windows(
     continuation: int,
     seed: int,
 ) -> HeldOutWindows:
-    """Return windows of documents, drawn from all windows that do not overlap.
+    """Return windows, drawn from all non-overlapping windows of the documents.
 
     Args:
         documents: the tokens of each document.
-        count: the number of windows; None = as many as there are, at most `MAX_DEFAULT_WINDOWS`.
-        context: the longest context.
-        continuation: the number of tokens that are scored after it.
+        count: the number of windows; None: all windows, at most `MAX_DEFAULT_WINDOWS`.
+        context: the number of tokens in the longest context.
+        continuation: the number of tokens to score after it.
         seed: the seed of the choice.
 
     Raises:
@@ -135,10 +135,10 @@ class Condition(NamedTuple):
     """The condition of a cell.
 
     Attributes:
-        policy: the name of the policy; "dense" where nothing is dropped.
-        keep: the share that the schedule ends with.
-        context: the number of tokens of a context.
-        settings: the settings of pruning; None where nothing is dropped.
+        policy: the name of the policy; "dense": no pruning.
+        keep: the share at the end of the schedule.
+        context: the number of tokens in a context.
+        settings: the settings of pruning; None: no pruning.
     """
 
     policy: str
@@ -150,7 +150,7 @@ class Condition(NamedTuple):
 def conditions(
     settings: PruningSettings, policies: Sequence[str], shares: Sequence[float], contexts: Sequence[int]
 ) -> Iterator[Condition]:
-    """Yield all conditions of a pruned model: for each length the dense one, then the others."""
+    """Yield all conditions of a pruned model: for each length, the dense condition, then the others."""
     for context in contexts:
         yield Condition(DENSE, 1.0, context, None)
         for policy in policies:
@@ -162,34 +162,34 @@ def measure_cells(
     trained: TrainedModel,
     objective: Objective,
     windows: HeldOutWindows,
-    asked: Sequence[Condition],
+    requested: Sequence[Condition],
     folder: CellFolder,
     *,
     rows: int,
     log: Log,
 ) -> list[Cell]:
-    """Return the cells of a model, and write each as soon as it is measured.
+    """Measure the cells of a model, write each one at once, and return them.
 
     Args:
         trained: the model.
-        objective: the form in which contexts are read.
+        objective: the objective that defines the format of contexts.
         windows: the windows.
-        asked: the conditions.
+        requested: the conditions.
         folder: the folder of the cells.
-        rows: the number of windows that are read at a time.
-        log: called with a line about each cell that was measured.
+        rows: the number of windows to read at a time.
+        log: called with a line about each measured cell.
 
     Raises:
-        PruningError: a policy requires scores, and the model gives none.
+        PruningError: a policy requires scores, but the model returns none.
         PromptError: the objective does not continue a text.
     """
     sha256 = trained.identify().parameters_sha256
     scorer: PrunedScorer | None = None
     cells = []
-    for number, one in enumerate(asked, start=1):
+    for number, one in enumerate(requested, start=1):
         cell = folder.read(sha256, one.policy, one.keep, one.context)
         if cell is None:
-            # A complete study puts no parameters on the device.
+            # If all cells have files, no parameters enter the device.
             scorer = scorer or PrunedScorer(trained.model, trained.params, objective, rows)
             found = scorer.losses(one.settings, windows.contexts(one.context), windows.continuations)
             cell = Cell(
@@ -204,9 +204,9 @@ def measure_cells(
             )
             folder.write(cell)
             log(
-                f"{number} of {len(asked)}: {one.policy} keep {one.keep:g}, {one.context:,} tokens: "
+                f"{number} of {len(requested)}: {one.policy} keep {one.keep:g}, {one.context:,} tokens: "
                 f"loss {cell.mean:.4f}"
             )
-        # The folder may have moved since the cell was measured.
+        # The model's folder may have moved since the measurement.
         cells.append(replace(cell, model=trained.origin))
     return cells

@@ -1,4 +1,4 @@
-"""The points of a plot from logged lines: means over arms and lines, smoothing, decisions."""
+"""Computes the points of a plot from logged lines: means over arms and lines, smoothing, decisions."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ Steps = Int[np.ndarray, " lines"]
 Column = Float[np.ndarray, " lines"]
 ArmMatrix = Float[np.ndarray, "lines arms"]
 
-# Points of a training curve: about one every two pixels of a panel, whatever the length of the run.
+# The maximum number of points of a training curve: about one every two pixels of a panel.
 MAX_POINTS = 160
 
 
@@ -19,7 +19,7 @@ class Binned:
 
     Attributes:
         steps: the last step of each bin.
-        values: the mean of each bin and arm; NaN where the arm had no token.
+        values: the mean of each bin and arm; NaN if the arm had no tokens.
         lines_per_bin: the number of lines in a bin.
     """
 
@@ -29,7 +29,7 @@ class Binned:
 
 
 def bin_lines(steps: Steps, values: ArmMatrix, weights: ArmMatrix, max_points: int = MAX_POINTS) -> Binned:
-    """Average runs of lines, weighted, to at most `max_points` points; non-finite values are left out."""
+    """Return weighted means over bins of lines, at most `max_points`; ignore non-finite values."""
     used = np.isfinite(values).any(axis=1)
     steps, values, weights = steps[used], values[used], weights[used]
     if not len(steps):
@@ -45,12 +45,12 @@ def bin_lines(steps: Steps, values: ArmMatrix, weights: ArmMatrix, max_points: i
 
 
 def token_weights(values: ArmMatrix, tokens: ArmMatrix) -> ArmMatrix:
-    """Return tokens as the weights of `values`, or equal weights for a run that logged no token counts."""
+    """Return `tokens` as the weights of `values`, or equal weights for a run without token counts."""
     return tokens if np.isfinite(tokens).any() else np.ones_like(values)
 
 
 def bin_group(steps: Steps, values: ArmMatrix, weights: ArmMatrix, max_points: int = MAX_POINTS) -> Binned:
-    """As `bin_lines`, for the weighted mean over all columns: one column remains."""
+    """Like `bin_lines`, for the weighted mean over all columns; the result has one column."""
     weights = np.where(np.isfinite(values) & np.isfinite(weights), weights, 0.0)
     total = weights.sum(axis=1, keepdims=True)
     mean = _divide((np.where(weights > 0, values, 0.0) * weights).sum(axis=1, keepdims=True), total)
@@ -58,13 +58,13 @@ def bin_group(steps: Steps, values: ArmMatrix, weights: ArmMatrix, max_points: i
 
 
 def mean_over_arms(values: Float[np.ndarray, "rows arms"]) -> Float[np.ndarray, " rows"]:
-    """Return the mean over the arms that have a finite value; NaN where none has."""
+    """Return the mean over the arms with a finite value; NaN for rows without any."""
     finite = np.isfinite(values)
     return _divide(np.where(finite, values, 0.0).sum(axis=1), finite.sum(axis=1).astype(float))
 
 
 def smooth(values: Float[np.ndarray, " points"], window: int) -> Float[np.ndarray, " points"]:
-    """Return the centred moving mean over `window` points (fewer at both ends), without non-finite ones."""
+    """Return the centred moving mean over `window` points (fewer at the ends); ignore non-finite values."""
     finite = np.isfinite(values)
     ends = np.arange(1, len(values) + 1) + window // 2
     starts = np.clip(ends - window, 0, len(values))
@@ -75,22 +75,22 @@ def smooth(values: Float[np.ndarray, " points"], window: int) -> Float[np.ndarra
 
 
 def smoothing_window(points: int) -> int:
-    """Return the number of points in the moving mean of a noisy curve: 2 % of all, and 1 for short runs."""
+    """Return the number of points in the moving mean of a noisy curve: 2 % of all, or 1 for short runs."""
     return max(1, points // 50)
 
 
 def decision_rows(validation_loss: ArmMatrix) -> Int[np.ndarray, " decisions"]:
-    """Return the rows of the lines on which arms were validated."""
+    """Return the rows with validation losses."""
     return np.flatnonzero(np.isfinite(validation_loss).any(axis=1))
 
 
 def mixture_after(
     probability: ArmMatrix, rows: Int[np.ndarray, " decisions"]
 ) -> Float[np.ndarray, "decisions arms"]:
-    """Return the mixture in force after each decision: of the first later line that has one.
+    """Return the mixture after each decision, from the first later line that has one.
 
-    A mixture takes effect at the first batch after its decision, so the decision's own line may
-    still show the one before. After the last line there is only that line itself.
+    A mixture takes effect at the first batch after its decision, so the decision's own line may still have
+    the previous mixture. Without a later line, the last line with a mixture counts.
     """
     logged = np.flatnonzero(np.isfinite(probability).any(axis=1))
     if not len(logged):
@@ -100,7 +100,7 @@ def mixture_after(
 
 
 def changed_rows(values: ArmMatrix) -> Int[np.ndarray, " rows"]:
-    """Return the rows that differ from the last logged row before them, and the last logged row."""
+    """Return the rows that differ from the previous logged row, and the last logged row."""
     logged = np.flatnonzero(np.isfinite(values).any(axis=1))
     if not len(logged):
         return logged

@@ -1,4 +1,4 @@
-"""Read JSON files of a workdir, and the arms in arms.json; an error names the file."""
+"""Readers of a workdir's JSON files and of the arms in arms.json; errors name the file."""
 
 import os
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ def read_file(path: epath.Path) -> bytes:
     """Return the contents of a file that training wrote.
 
     Raises:
-        RecordError: there is no such file, or it cannot be read.
+        RecordError: the file is missing or cannot be read.
     """
     if not is_there(path):
         raise RecordError(f"{path}: missing; allowed: {_ALLOWED}")
-    # A reader would wait for a pipe, which epath counts as a file.
+    # epath counts a pipe as a file, and a reader would wait for it.
     if not (is_remote(path) or os.path.isfile(path)):
         raise RecordError(
             f"{path}: found {'a folder' if path.is_dir() else 'no file'}; allowed: {_ALLOWED}"
@@ -50,7 +50,7 @@ def read_json(path: epath.Path) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        RecordError: the file is missing, cannot be read, or holds no JSON.
+        RecordError: the file is missing, cannot be read, or is not JSON.
     """
     contents = read_file(path)
     try:
@@ -63,7 +63,7 @@ def read_json_object(path: epath.Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        RecordError: the file is missing or holds no JSON object.
+        RecordError: the file is missing or is not a JSON object.
     """
     value = read_json(path)
     if not isinstance(value, dict):
@@ -73,7 +73,7 @@ def read_json_object(path: epath.Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ArmExample:
-    """One example of an arm as text, special tokens by their names.
+    """An example of an arm as text, with special tokens by name.
 
     Attributes:
         context: the text that the model sees bidirectionally.
@@ -92,7 +92,7 @@ class ExpectedShares:
         examples: the share of the examples.
         positions: the share of the positions, context and target.
         target_tokens: the share of the target tokens, over which the loss is a mean.
-        counted_examples: the number of the arm's examples whose lengths the shares were estimated from.
+        counted_examples: the number of the arm's examples in the estimate.
     """
 
     examples: Share
@@ -107,13 +107,13 @@ class ArmRecord:
 
     Attributes:
         name: the arm's name, unique in the run.
-        group: the name of its class, over which the papers average.
+        group: the name of its class; the papers average over classes.
         objective: the name of the objective.
         parameters: the objective's keyword arguments.
         weight: the initial weight in the mixture, at least 0, in any unit.
-        corpora: the names of the corpora that it reads; none where the run reads one text.
-        expected_shares: what was expected when the run began; None for a run that began before it was
-            estimated.
+        corpora: the names of the corpora that it reads; empty if the run reads one text.
+        expected_shares: the expected shares at the start of the run; None for runs that began before shares
+            were estimated.
         examples: a few examples of the arm.
     """
 
@@ -128,7 +128,7 @@ class ArmRecord:
 
 
 def read_arms(path: epath.Path) -> tuple[ArmRecord, ...]:
-    """Return the arms in the file `path`; none if there is no such file.
+    """Return the arms in the file `path`, or none if there is no such file.
 
     Raises:
         RecordError: the file is damaged; the message names the record and its field.
@@ -142,7 +142,7 @@ def read_arms(path: epath.Path) -> tuple[ArmRecord, ...]:
     for number, record in enumerate(records, start=1):
         where = f"{path}: record {number}"
         if isinstance(record, dict):
-            # Of an arm that was described before shares were estimated, or there were corpora.
+            # Older records have no shares or corpora.
             record = {"expected_shares": None, "corpora": []} | record  # noqa: PLW2901
         arm = parse_typed(ArmRecord, record, where, RecordError)
         if any(other.name == arm.name for other in arms):

@@ -1,6 +1,6 @@
-"""The kernels that an encoder's state-space layers learned, as in "Pretraining Without Attention".
+"""Plots of the kernels that an encoder's state-space layers learned ("Pretraining Without Attention").
 
-Figures 3 and 4 of the paper are `draw_maps` and `draw_curves`.
+`draw_maps` and `draw_curves` are Figures 3 and 4 of the paper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from birdie_jax.models.s4d import state_space
 
 
 class LayerKernels(NamedTuple):
-    """What each layer counts of the tokens around one, by their distance; heads side by side.
+    """Each layer's weights of the tokens around a token, by distance, for each head.
 
     Attributes:
         forward: float32 [layers, heads, length]: K_l of the token l places before.
-        backward: the same of the token l places after.
+        backward: float32 [layers, heads, length]: K_l of the token l places after.
     """
 
     forward: Float32[np.ndarray, "layers heads length"]
@@ -32,7 +32,7 @@ def layer_kernels(params: PyTree, length: int) -> LayerKernels:
 
     Args:
         params: the parameters of bigs or stack_ssm.
-        length: the number of distances, from 0 on.
+        length: the number of distances, from 0.
 
     Raises:
         ConfigError: the model has no such layers.
@@ -59,10 +59,10 @@ def _inner(tree: Any, *path: str) -> Any:
 
 
 def scaled(kernels: LayerKernels) -> Float32[np.ndarray, "layers offsets"]:
-    """Return |K| by layer and offset, from the farthest token before to the farthest after.
+    """Return |K| by layer and offset, from the farthest token before to the farthest token after.
 
-    Both kernels count the token itself: offset 0 appears twice, as the last of the forward kernel and the
-    first of the backward one.
+    Both kernels have offset 0, the token itself, so it appears twice: last in the forward kernel, and first
+    in the backward kernel.
     """
     sizes = [np.abs(kernel).mean(axis=1) for kernel in kernels]
     both = np.concatenate([sizes[0][:, ::-1], sizes[1]], axis=1)
@@ -71,7 +71,7 @@ def scaled(kernels: LayerKernels) -> Float32[np.ndarray, "layers offsets"]:
 
 
 def draw_maps(kernels: Mapping[str, LayerKernels]) -> Figure:
-    """Return a map of every layer for each model."""
+    """Return a map of all layers for each model."""
     layers = max(len(one.forward) for one in kernels.values())
     figure = Figure(figsize=(1 + 4 * len(kernels), 1.2 + 0.22 * layers), layout="constrained")
     for axes, (name, one) in zip(
@@ -89,7 +89,7 @@ def draw_maps(kernels: Mapping[str, LayerKernels]) -> Figure:
 
 
 def draw_curves(kernels: Mapping[str, LayerKernels], layers: Sequence[int]) -> Figure:
-    """Return the curves of some layers, all models together."""
+    """Return the curves of some layers, with all models in one panel."""
     figure = Figure(figsize=(7, 0.6 + 1.6 * len(layers)), layout="constrained")
     for axes, layer in zip(figure.subplots(len(layers), 1, squeeze=False)[:, 0], layers, strict=True):
         for number, (name, one) in enumerate(kernels.items()):

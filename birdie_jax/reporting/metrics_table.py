@@ -1,4 +1,4 @@
-"""metrics.jsonl as columns: one array for each scalar, one matrix [lines, arms] for each arm quantity."""
+"""Reads metrics.jsonl as columns: an array per scalar, a matrix [lines, arms] per arm quantity."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.metric_lines import read_metric_lines
 from birdie_jax.storage.workdir import Workdir
 
-# What a column of NumPy holds.
+# The maximum of a NumPy column.
 _MAX_STEP = np.iinfo(np.int64).max
 _MAX_INTEGER = 10**308
 
@@ -24,14 +24,13 @@ ARM_QUANTITIES = (*TRAINING_QUANTITIES, *DECISION_QUANTITIES)
 
 @dataclass(frozen=True)
 class MetricsTable:
-    """The lines of metrics.jsonl in the order of their steps; NaN where a line lacks a value.
+    """The lines of metrics.jsonl in the order of their steps; missing values are NaN.
 
     Attributes:
         steps: the train step of each line, strictly increasing.
-        scalars: the column of each scalar of the run as a whole, e.g. `loss`.
-        arm_values: the matrix [lines, arms] of each of `ARM_QUANTITIES` and any other quantity that was
-            logged.
-        notices: sentences about the file for the readers of the page.
+        scalars: the column of each scalar of the whole run, such as `loss`.
+        arm_values: the matrix [lines, arms] of each of `ARM_QUANTITIES` and of other logged quantities.
+        notices: sentences about the file, for the page.
     """
 
     steps: Int[np.ndarray, " lines"]
@@ -40,19 +39,19 @@ class MetricsTable:
     notices: tuple[str, ...]
 
     def scalar(self, name: str) -> Float[np.ndarray, " lines"]:
-        """Return column `name`, all NaN if no line has it."""
+        """Return column `name`; all NaN if no line has it."""
         return self.scalars.get(name, np.full(len(self.steps), np.nan))
 
 
 def read_metrics(workdir: Workdir, arm_names: Iterable[str]) -> MetricsTable:
     """Read the metrics of a run.
 
-    A run that was killed and started again repeats steps: a line replaces what earlier lines said of its
-    step and of later ones. A last line that is not JSON, as a killed process leaves it, is left out with
-    a notice. Where the arms are not known, their scalars are columns like all others.
+    A run that was killed and restarted repeats steps: a line replaces earlier lines of the same step and of
+    later steps. If the last line is not JSON, as after a kill, it is dropped with a notice. If the arms are
+    unknown, their scalars are ordinary columns.
 
     Raises:
-        RecordError: the file is missing or has no line, or a line is damaged or names an unknown arm.
+        RecordError: the file is missing or has no lines, or a line is damaged or names an unknown arm.
     """
     arm_index = {name: index for index, name in enumerate(arm_names)}
     path, lines = workdir.metrics, _read_lines(workdir)

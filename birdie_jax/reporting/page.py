@@ -1,4 +1,4 @@
-"""The page of a run: its sections rendered into one HTML file, which is written whole or not at all."""
+"""The page of a run: one HTML file with its sections, written atomically."""
 
 import itertools
 import time
@@ -25,12 +25,12 @@ from birdie_jax.storage.workdir import Workdir
 
 @dataclass(frozen=True)
 class Completion:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        complete: whether the summary says that the run ended as planned.
-        text: the state of the run in words.
-        share: the share of the planned steps that are done; None where their number is not known.
+        complete: whether the run ended as planned, by its summary.
+        text: the state of the run, as text.
+        share: the finished share of the planned steps; None if their number is unknown.
     """
 
     complete: bool
@@ -39,7 +39,7 @@ class Completion:
 
 
 def run_completion(run: RunRecord) -> Completion:
-    """Return whether the run is complete; only its own summary can say so."""
+    """Return the progress of the run."""
     last = run.last_step
     if run.is_complete:
         return Completion(True, f"Complete: {last:,} steps", 1.0)
@@ -51,7 +51,7 @@ def run_completion(run: RunRecord) -> Completion:
 
 
 def describe_run(run: RunRecord) -> str:
-    """Return the model, arms, classes and bandit policy of the run, as far as it has them."""
+    """Return a text about the run's model, arms, classes and bandit policy, if any."""
     if run.arms:
         arms, classes = len(run.arms), len(run.groups)
         model, policy = run.setting("model.name", str), run.setting("bandit.policy", str)
@@ -65,7 +65,7 @@ def describe_run(run: RunRecord) -> str:
 
 
 def summary_figures(run: RunRecord) -> list[HeadlineFigure]:
-    """Return the values of summary.json that have no other place on the page."""
+    """Return the values of summary.json that the page does not show elsewhere."""
     figures = []
     shown = {"completed", "num_steps", "unigram_entropy"}
     for name in ("parameters", "vocab_size"):
@@ -87,21 +87,21 @@ def _summary_value(value: object) -> str:
         return str(value)
     if isinstance(value, float):
         return f"{value:.4g}"
-    # More than a float holds is no count of anything.
+    # A value this large is not a count, and may exceed a float.
     return count(value) if abs(value) < 1e300 else shown(value, 60)
 
 
 def follow_report(
     workdir: epath.PathLike, seconds: int, kinds: Sequence[SectionKind] = SECTIONS
 ) -> Iterator[epath.Path]:
-    """Write the page of a run every few seconds until the run ends; yield its path each time.
+    """Write the page of a run every few seconds until the run ends, and yield its path each time.
 
-    A browser that shows the page loads it again as often. A killed run has not ended: it may be started
-    again.
+    A browser reloads the page at the same interval. A killed run has not ended, because it may be
+    restarted.
 
     Args:
         workdir: the folder of the run.
-        seconds: the seconds from one page to the next.
+        seconds: the seconds between two pages.
         kinds: the kinds of sections of the page.
 
     Raises:
@@ -120,7 +120,7 @@ def follow_report(
 def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTIONS) -> epath.Path:
     """Write the page of the run in `workdir` and return its path.
 
-    The run may still be going on: the page shows what has been logged so far.
+    The run may still be in progress; the page shows the logged values.
 
     Args:
         workdir: the folder of the run.
@@ -128,7 +128,7 @@ def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTION
 
     Raises:
         RecordError: a file of the workdir is missing or damaged; the message names it.
-        OSError: the page cannot be written; what was there is as it was.
+        OSError: the page cannot be written; an existing page stays unchanged.
     """
     return _write(read_run(workdir), kinds, None)
 
@@ -137,7 +137,7 @@ def _write(run: RunRecord, kinds: Sequence[SectionKind], refresh_seconds: int | 
     path = Workdir(run.workdir).report
     if not is_remote(path) and path.is_dir():
         raise OSError(f"{path}: found a folder; allowed: a file, which the page replaces, or nothing")
-    # Text of an example may hold half of a character, which JSON can say and UTF-8 cannot.
+    # The text of an example may contain half a character (a lone surrogate), which UTF-8 cannot encode.
     page = render_page(run, kinds, refresh_seconds).encode(errors="backslashreplace")
     try:
         write_whole(path, page)
@@ -147,7 +147,7 @@ def _write(run: RunRecord, kinds: Sequence[SectionKind], refresh_seconds: int | 
 
 
 def page_environment(*folders: Path) -> jinja2.Environment:
-    """Return the environment in which a page is rendered: its filters, and the templates of every page.
+    """Return the environment that renders pages, with filters and templates.
 
     Args:
         folders: further folders of templates.
@@ -162,7 +162,7 @@ def page_environment(*folders: Path) -> jinja2.Environment:
     numbers = itertools.count()
 
     def number_figure(svg: str) -> Markup:
-        # Plots are markup of our own, escaped where it was made; ids are shared by the whole page.
+        # Our plots are already escaped. Ids must be unique on the page.
         return Markup(svg.replace(FIGURE_ID, f"s{next(numbers)}"))
 
     environment.globals["palette"] = palette
@@ -177,12 +177,12 @@ def page_environment(*folders: Path) -> jinja2.Environment:
 def render_page(
     run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS, refresh_seconds: int | None = None
 ) -> str:
-    """Return the HTML of the page about `run`; it refers to nothing outside itself.
+    """Return the HTML of the page about `run`, without external references.
 
     Args:
         run: the run.
         kinds: the kinds of sections of the page.
-        refresh_seconds: the seconds after which a browser loads it again; None: it does not.
+        refresh_seconds: the seconds after which a browser reloads the page; None: no reload.
     """
     with default_style():
         sections = make_sections(run, kinds)

@@ -1,6 +1,6 @@
-"""Text of the page: numbers, with a dash where there is none, and examples.
+"""Formats numbers and examples as text of the page; a missing number is a dash.
 
-In examples special tokens are made visible, and long passages are folded or cut.
+In examples, special tokens are visible, and long passages are folded or truncated.
 """
 
 import math
@@ -10,17 +10,16 @@ from markupsafe import Markup, escape
 
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
-VISIBLE = 420  # characters that are shown before a passage is unfolded
-KEPT = 1600  # characters of a passage that the page contains
+VISIBLE = 420  # the number of characters that are visible before a passage is unfolded
+KEPT = 1600  # the maximum number of characters of a passage on the page
 
 _SPECIAL = re.compile("|".join(re.escape(special_token_name(token)) for token in range(NUM_SPECIAL_TOKENS)))
 
 
 def render_text(text: str) -> Markup:
-    """Return `text` for the page: escaped, special tokens in boxes, all but its beginning folded.
+    """Return `text` for the page: escaped, special tokens in boxes, and folded after its beginning.
 
-    A very long text is cut at its end, with a note of how much was cut. A special token is never cut
-    in two.
+    The end of a very long text is cut, with a note about its length. Cuts never divide a special token.
     """
     if not text:
         return Markup('<span class="empty">empty</span>')
@@ -39,7 +38,7 @@ def render_text(text: str) -> Markup:
 
 
 def _split(text: str, length: int) -> tuple[str, str]:
-    """Cut `text` after about `length` characters; a little rest stays with the head."""
+    """Split `text` after about `length` characters; a short rest stays with the head."""
     if len(text) <= length + length // 4:
         return text, ""
     for match in _SPECIAL.finditer(text):
@@ -52,7 +51,7 @@ def _split(text: str, length: int) -> tuple[str, str]:
 
 
 def mark_special_tokens(text: str) -> Markup:
-    """Return `text` for the page: escaped, special tokens in boxes."""
+    """Return `text` for the page: escaped, with special tokens in boxes."""
     parts: list[Markup] = []
     end = 0
     for match in _SPECIAL.finditer(text):
@@ -72,7 +71,7 @@ def fixed(value: float, digits: int = 3) -> str:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """Return a share in percent; a positive one that would round to 0 is shown as below the last digit."""
+    """Return a share in percent; a positive share that would round to 0 becomes "<0.1 %"."""
     if not math.isfinite(value):
         return NONE
     if 0 < value < 0.5 * 10 ** -(digits + 2):
@@ -92,7 +91,7 @@ def count(value: float | int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a span of time in its two largest units."""
+    """Return a duration in its two largest units."""
     if not math.isfinite(seconds):
         return NONE
     if seconds < 60:

@@ -1,8 +1,8 @@
-"""The colours of series, in the page and in every figure, which differ to red-green weakness too.
+"""The colours of series on the page and in figures, distinct for red-green colour blindness too.
 
-They were found by a search for the largest smallest distance, in OKLab, of any two as people with normal,
-protanopic and deuteranopic vision see them (Machado et al., 2009), near to hues that are easily named, and
-with a contrast of 3 to the paper. More series than colours repeat them with other dashes.
+A search maximised the smallest distance in OKLab between any two of them, for normal, protanopic and
+deuteranopic vision (Machado et al., 2009). The colours are near hues with simple names and have a contrast
+of 3 to the paper. If there are more series than colours, the colours repeat with other dashes.
 """
 
 LIGHT = ("#4778f0", "#e06e14", "#147f81", "#c33d3e", "#4e9ccd", "#5c3900", "#3d4465", "#1462ab")

@@ -1,4 +1,4 @@
-"""Panels of lines and areas over train steps, each one small figure of a fixed layout."""
+"""Panels of lines and areas over train steps: small figures of a fixed layout."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def class_legend(run: RunRecord) -> tuple[LegendEntry, ...]:
 
 Points = Float[np.ndarray, " points"] | Int[np.ndarray, " points"]
 
-_MAX_LINEAR_RATIO = 8.0  # of the largest to the smallest loss; beyond it the axis is logarithmic
+_MAX_LINEAR_RATIO = 8.0  # the ratio of the largest to the smallest loss above which the axis is logarithmic
 
 _POINTS_PER_INCH = 72
 _LABEL_CHARACTER, _LABEL_HEIGHT, _MAX_LABEL = 4.9, 10.5, 108.0  # points
@@ -52,13 +52,13 @@ class Line:
 
     Attributes:
         steps: the x values.
-        values: the y values; the curve has a gap where one is not finite.
-        colour: a code colour of `svg`.
+        values: the y values; a value that is not finite leaves a gap.
+        colour: a colour code of `svg`.
         width: the width in points.
-        opacity: the opacity; 1 = opaque.
+        opacity: the opacity; 1: opaque.
         dash: the index in `svg.DASHES`.
         tooltip: the tooltip.
-        stairs: whether a value holds until the next point, as a mixture does.
+        stairs: whether a value holds until the next point, like a mixture.
         end_dot: whether the last point is marked.
         label: the text at the end of the line, in its colour.
     """
@@ -81,14 +81,14 @@ class Frame:
 
     Attributes:
         label: the description for screen readers.
-        last_step: the right end of every x axis of a page.
-        first_step: its left end.
-        limits: the limits of y; None where the data decides.
+        last_step: the right end of the x axis, equal in all panels of a page.
+        first_step: the left end of the x axis.
+        limits: the limits of y; None: from the data.
         log: whether y is logarithmic.
         reference: the y of a dashed line across the panel.
         reference_label: the name written on that line.
-        percent: whether y is a share, written in percent from 0 up to 1 % at least.
-        zero: whether y reaches 0 at least, with 0 marked.
+        percent: whether y is a share, in percent; the axis covers 0 to at least 1 %.
+        zero: whether the y axis includes and marks 0.
         size: the width and height in points.
     """
 
@@ -105,13 +105,13 @@ class Frame:
 
 
 def spans_widely(curves: Sequence[np.ndarray]) -> bool:
-    """Return whether positive curves span so much that they need a logarithmic axis."""
+    """Return whether positive curves need a logarithmic axis."""
     known = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
     return bool(len(known) and known.min() > 0 and known.max() / known.min() > _MAX_LINEAR_RATIO)
 
 
 def line_panel(lines: Sequence[Line], frame: Frame) -> str:
-    """Return the SVG of `lines`; empty if none of them has a finite value to draw."""
+    """Return the SVG of `lines`; empty if no line has a finite value."""
     lines = [line for line in lines if np.isfinite(line.values).any()]
     if not lines:
         return ""
@@ -131,7 +131,7 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
             zorder=3 + order / len(lines),
         )
         few = finite.sum() <= _MARKED_POINTS and line.width > 1 and not line.stairs
-        # A lone point has no line, and few points should be distinguishable from the lines between them.
+        # Mark single points, which have no line, and the points of short curves.
         marked = np.flatnonzero(finite if few else finite & ~_has_neighbour(finite))
         if len(marked):
             size = 4.5 if len(marked) == finite.sum() == 1 else 2.2 + line.width
@@ -158,7 +158,7 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
 def area_panel(
     steps: Points, shares: Float[np.ndarray, "points classes"], lines: Sequence[Line], frame: Frame
 ) -> str:
-    """Return the SVG of stacked `shares` of a whole, coloured and dashed as `lines`; empty without a point.
+    """Return the SVG of stacked `shares`, coloured and dashed like `lines`; empty without points.
 
     A single point is drawn as a bar over the whole width.
     """
@@ -196,7 +196,7 @@ def area_panel(
 def _figure(frame: Frame, label_width: float = 0.0) -> tuple[Figure, Axes]:
     width, height = frame.size
     figure = Figure((width / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
-    # Margins in points and the same in every panel, so the panels of a column line up.
+    # In points, and equal in all panels, so the panels of a column line up.
     left, right, bottom, top = 42, 12 + label_width, 22, 8
     axes = figure.add_axes(
         (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
@@ -229,13 +229,13 @@ def _set_y_range(axes: Axes, lines: Sequence[Line], frame: Frame) -> None:
 
 
 def _has_neighbour(finite: Bool[np.ndarray, " points"]) -> Bool[np.ndarray, " points"]:
-    """Return which points have a finite point beside them, so that a line leads to them."""
+    """Return which points have a finite neighbour, so a line leads to them."""
     padded = np.pad(finite, 1)
     return padded[:-2] | padded[2:]
 
 
 def _name_reference(axes: Axes, lines: Sequence[Line], frame: Frame, reference: float) -> None:
-    """Write the reference's name above or below its line, left or right: farthest from the curves."""
+    """Write the reference's name above or below its line, left or right, farthest from the curves."""
     low, high = axes.get_ylim()
 
     def height(y: Any) -> Any:
@@ -272,13 +272,13 @@ def _name_reference(axes: Axes, lines: Sequence[Line], frame: Frame, reference: 
 
 
 def _label_width(lines: Sequence[Line]) -> float:
-    """Return the points that the longest label takes, as far as a label may reach."""
+    """Return the width of the longest label in points, up to the maximum width."""
     longest = max(len(line.label) for line in lines)
     return min(longest * _LABEL_CHARACTER, _MAX_LABEL) if longest else 0.0
 
 
 def _label_ends(axes: Axes, lines: Sequence[Line], frame: Frame) -> None:
-    """Write the labels right of the axes, each as near to the end of its line as the others let it."""
+    """Write the labels right of the axes, each as near to the end of its line as possible."""
     labelled = [line for line in lines if line.label]
     if not labelled:
         return
@@ -304,15 +304,15 @@ def _label_ends(axes: Axes, lines: Sequence[Line], frame: Frame) -> None:
 
 
 def spread(wanted: Sequence[float], distance: float, height: float) -> list[float]:
-    """Return ascending places between 0 and `height` at least `distance` apart, near the wanted ones.
+    """Return ascending places from 0 to `height`, at least `distance` apart, near the wanted ones.
 
     Args:
         wanted: the wanted places, ascending.
-        distance: the distance; less if there is no room.
-        height: the largest place.
+        distance: the minimum distance; less if there is not enough room.
+        height: the maximum place.
     """
     distance = min(distance, height / max(len(wanted) - 1, 1))
-    # Each run of places that are too near is set around its mean, and may then meet the next one.
+    # Spread each run of places that are too close around its mean; it may then meet the next run.
     runs: list[tuple[float, int]] = []
     for place in wanted:
         middle, number = min(max(place, 0.0), height), 1
@@ -339,7 +339,7 @@ def _finish_axes(axes: Axes, frame: Frame) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    # One notation an axis: 7.5e−4 next to 0.001 would be hard to compare.
+    # One notation per axis: 7.5e−4 next to 0.001 would be hard to compare.
     small = not frame.log and max(abs(low), abs(high)) < 0.002
     axes.yaxis.set_major_formatter(
         FuncFormatter(_percent if frame.percent else _tiny if small else _short_number)
@@ -354,7 +354,7 @@ def _finish_axes(axes: Axes, frame: Frame) -> None:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten, or finer round numbers where there are fewer than three of them."""
+    """Return powers of ten, or finer round numbers if there are fewer than three powers."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
     for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):

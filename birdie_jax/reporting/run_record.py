@@ -1,4 +1,4 @@
-"""Read and check the contents of a workdir: configuration, arms, metrics and summary."""
+"""Reads and checks the contents of a workdir: configuration, arms, metrics and summary."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,10 +22,10 @@ class PredictedToken:
 
     Attributes:
         token: the token as text.
-        shown: the model's input in its place: [MASK], another token, or the token itself; empty if it
+        shown: the model's input at its position: [MASK], another token, or the token itself; empty if it
             follows the input.
-        found: the most probable token for the model.
-        is_right: whether that is the token.
+        found: the model's most probable token.
+        is_right: whether `found` is the token.
         probability: the probability of `found`.
         loss: the loss in nats.
     """
@@ -40,10 +40,10 @@ class PredictedToken:
 
 @dataclass(frozen=True)
 class Sample:
-    """A held-out example with its first targets.
+    """A held-out example and its first targets.
 
     Attributes:
-        arm: the name of the arm that made it.
+        arm: the name of its arm.
         in_place: whether the tokens are hidden within the input; otherwise they follow it.
         texts: the texts before, between and after the tokens.
         hidden: the tokens.
@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class SamplesRecord:
-    """The predictions of a run at its end.
+    """The predictions at the end of a run.
 
     Attributes:
         step: the train step.
@@ -68,12 +68,12 @@ class SamplesRecord:
     samples: tuple[Sample, ...]
 
 
-# The file of runs before 2026-11-26, only for arms with labels in place.
+# The file in runs before 2026-11-26, only for arms with labels in place.
 _BEFORE = "masked_samples.json"
 
 
 def read_samples(files: Workdir) -> SamplesRecord | None:
-    """Return the run's predictions; None if it has written none.
+    """Return the run's predictions, or None if it has written none.
 
     Raises:
         RecordError: the file is damaged; the message names it and the record.
@@ -137,13 +137,13 @@ class RunRecord:
 
     Attributes:
         workdir: the folder of the run.
-        config: the contents of config.json, nested dicts; empty for a run without that file.
-        arms: the objective arms in the order of arms.json; none for a run without that file.
+        config: the contents of config.json as nested dicts; empty for a run without that file.
+        arms: the objective arms in the order of arms.json; empty for a run without that file.
         metrics: the contents of metrics.jsonl.
-        summary: the contents of summary.json; empty if the run has written none yet.
+        summary: the contents of summary.json; empty until the run writes it.
         evaluations: the newest evaluation of each name, by name.
-        predicted: the run's predictions on held-out examples at its end; None before.
-        starts: the starts, the first one first; empty for a run without a record.
+        predicted: the predictions on held-out examples at the end of the run; None before.
+        starts: the starts, oldest first; empty for a run without a record.
     """
 
     workdir: epath.Path
@@ -157,7 +157,7 @@ class RunRecord:
 
     @property
     def groups(self) -> dict[str, list[int]]:
-        """Classes in order of their first arm, each with the indices of its arms."""
+        """The classes in the order of their first arms, with the indices of their arms."""
         groups: dict[str, list[int]] = {}
         for index, arm in enumerate(self.arms):
             groups.setdefault(arm.group, []).append(index)
@@ -170,7 +170,7 @@ class RunRecord:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run ended as planned; only its own summary can say so."""
+        """Whether the run ended as planned, by its summary."""
         return self.summary.get("completed") is True
 
     @property
@@ -178,7 +178,7 @@ class RunRecord:
         """The configured number of steps; None if the run has no such setting.
 
         Raises:
-            RecordError: the run has arms, but its configuration lacks the setting or has no integer there.
+            RecordError: the run has arms, but its configuration lacks the setting or has another type.
         """
         name = "train.num_steps"
         planned = self.setting(name, int) if self.arms else self.find_setting(name)
@@ -195,7 +195,7 @@ class RunRecord:
         return "Share of target tokens asked for" if self.has_token_shares else "Sampling probability"
 
     def find_setting(self, name: str) -> Any:
-        """Return a configuration value by its dotted name; None if the configuration lacks it."""
+        """Return a configuration value by its dotted name, or None if the configuration lacks it."""
         value: Any = self.config
         for part in name.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -223,7 +223,7 @@ class RunRecord:
 def read_run(workdir: epath.PathLike) -> RunRecord:
     """Read the workdir of a finished or running run.
 
-    A run with arms has a configuration. A run without arms, such as a run from Python, may have none.
+    A run with arms must have a configuration. A run without arms, such as one from Python, may lack it.
 
     Raises:
         RecordError: a file is missing or damaged; the message names it, and its line or record.

@@ -1,4 +1,4 @@
-"""Panels and headline figures of one scalar of the run each."""
+"""Panels and headline figures of single scalars."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import HeadlineFigure, Panel
 from birdie_jax.reporting.svg import class_colour
 
-# Nats a token: every loss of a language model.
+# The unit of every loss of a language model.
 LOSS = "nats a token"
 LOG = ", log scale"
 
 RECENT_LINES = 20
-_SMOOTHED_FROM = 60  # lines; a shorter run is not smoothed
-_SAME_DECADES = 30.0  # a positive quantity that spans more is drawn on a logarithmic axis
+_SMOOTHED_FROM = 60  # the minimum number of lines for smoothing
+_SAME_DECADES = 30.0  # the minimum ratio for a logarithmic axis, for positive quantities
 
 
 @dataclass(frozen=True)
 class ScalarPlot:
-    """How a scalar is drawn.
+    """The style of a scalar's panel.
 
     Attributes:
         name: the name of the scalar in metrics.jsonl.
         title: the title of its panel.
         unit: the unit of the scalar.
-        log_if_wide: whether the axis is logarithmic where the values span decades.
-        percent: whether the scalar is a share, written in percent.
+        log_if_wide: whether the axis is logarithmic if the values span decades.
+        percent: whether the scalar is a share, in percent.
         smoothed: whether a long curve is smoothed.
     """
 
@@ -46,8 +46,8 @@ class ScalarPlot:
 def scalar_panels(run: RunRecord, plots: tuple[ScalarPlot, ...]) -> tuple[Panel, ...]:
     """Return the panels of `plots`.
 
-    A run with arms logs all the scalars of language-model training, so a missing one gets an empty
-    panel; in another run it has no panel.
+    A run with arms logs all scalars of language-model training, so a missing scalar gets an empty panel. In
+    other runs it gets no panel.
     """
     return tuple(
         scalar_panel(run, plot)
@@ -57,7 +57,7 @@ def scalar_panels(run: RunRecord, plots: tuple[ScalarPlot, ...]) -> tuple[Panel,
 
 
 def scalar_panel(run: RunRecord, plot: ScalarPlot) -> Panel:
-    """Return the panel of one scalar; a long noisy curve has its moving mean drawn over it."""
+    """Return the panel of one scalar, with a moving mean over a long noisy curve."""
     column, steps = run.metrics.scalar(plot.name), run.metrics.steps
     measured = np.isfinite(column)
     if not measured.any():
@@ -95,7 +95,7 @@ def _recent_mean(column: Float[np.ndarray, " lines"], form: Callable[[float], st
 
 
 def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Keep every n-th point of a smooth curve, and its last."""
+    """Keep every n-th point of a smooth curve, and the last one."""
     kept = np.arange(len(steps) - 1, -1, -max(1, len(steps) // (2 * curves.MAX_POINTS)))[::-1]
     return steps[kept], values[kept]
 
@@ -106,12 +106,12 @@ def causal_arms(run: RunRecord) -> list[int]:
 
 
 def causal_validation(run: RunRecord) -> Float[np.ndarray, " lines"]:
-    """Return the mean validation loss of the causal arms on each line; NaN where none was measured."""
+    """Return the mean validation loss of the causal arms on each line; NaN if there is none."""
     return curves.mean_over_arms(run.metrics.arm_values["validation_loss"][:, causal_arms(run)])
 
 
 def unigram_entropy(run: RunRecord) -> float | None:
-    """Return the entropy of single tokens in the causal validation text; None if the summary lacks it."""
+    """Return the entropy of single tokens in the causal validation text, or None if it is unknown."""
     value = run.summary.get("unigram_entropy")
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None

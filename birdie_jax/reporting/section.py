@@ -1,4 +1,4 @@
-"""The parts of the page: panels, groups of panels, and sections. Any file of `sections/` can add one."""
+"""The parts of the page: panels, groups of panels, and sections. A file in `sections/` can add one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Panel:
         title: the name of the plotted quantity.
         unit: the unit of the y axis.
         svg: the plot; empty if there is nothing to draw.
-        note: a sentence below the plot: its smoothing, its reference, or why it is empty.
+        note: a sentence below the plot, about its smoothing, its reference, or why it is empty.
     """
 
     title: str
@@ -26,7 +26,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """A name with its stroke.
+    """A name and its stroke.
 
     Attributes:
         name: the name of the line.
@@ -41,15 +41,15 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class PanelGroup:
-    """A grid of panels, with its own heading if a section has several.
+    """A grid of panels, with a heading if its section has several grids.
 
     Attributes:
-        panels: the panels in their order.
+        panels: the panels, in order.
         heading: the heading; empty for none.
-        remark: a remark beside the heading.
+        remark: a remark next to the heading.
         colour: the CSS colour of the mark before the heading.
         legend: the strokes of the lines in all panels of the group.
-        shown: the number of visible panels; the others are folded; None = all.
+        shown: the number of visible panels; the others are folded; None: all.
     """
 
     panels: tuple[Panel, ...]
@@ -86,8 +86,8 @@ class Section:
         introduction: the paragraph below the heading.
         legend: the strokes of the lines in all panels.
         groups: the groups of panels.
-        wide_panel: a panel over the whole width, below the groups.
-        figures: the figures that the section adds to the headline.
+        wide_panel: a panel of full width, below the groups.
+        figures: the figures that the section adds at the top of the page.
         template: the file in `templates/` that renders the section.
         values: further values that the template reads.
     """
@@ -106,12 +106,12 @@ class Section:
 
 @dataclass(frozen=True)
 class SectionKind:
-    """A kind of section, which a file of `sections/` adds to the page.
+    """A kind of section, from a file in `sections/`.
 
     Attributes:
-        make: a function (run, names of its scalars) -> the section; None if the run has no data for it.
-        scalars: the scalars that it draws, as patterns of `fnmatch`. A scalar of the run belongs to the
-            first kind with a matching pattern.
+        make: a function (run, names of scalars) -> the section; None if the run has no data for it.
+        scalars: the scalars that it draws, as `fnmatch` patterns. A scalar of the run belongs to the first
+            kind with a matching pattern.
     """
 
     make: Callable[[RunRecord, tuple[str, ...]], Section | None]

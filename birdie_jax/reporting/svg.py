@@ -1,8 +1,8 @@
-"""Colours of the page, and matplotlib figures as small SVG in it, without outside names or others' ids.
+"""Colours of the page, and matplotlib figures as small inline SVG with unique ids.
 
-Plots name a role, and the style sheet gives it a value for light, dark and paper. Matplotlib knows fixed
-colours only. So a plot draws in code colours that represent a role, and `resolve_colours` puts the role's
-CSS variable in their place.
+Plots use roles of colours; the style sheet defines each role for light, dark and paper. Matplotlib only
+knows fixed colours, so a plot draws with colour codes, and `resolve_colours` replaces each code with the
+CSS variable of its role.
 """
 
 import html
@@ -42,17 +42,17 @@ _CODE = re.compile(r"#a0000[1-7]|#a1[0-9a-f]{4}")
 
 
 def class_colour(index: int, shade: int = 50) -> str:
-    """Return the code colour of class `index`: shade 0 is near the ink, 50 pure, 100 near the paper."""
+    """Return the colour code of class `index`: shade 0 is near the ink, 50 pure, 100 near the paper."""
     return f"#a1{index % len(LIGHT):02x}{shade:02x}"
 
 
 def class_dash(index: int) -> int:
-    """Return which of `DASHES` class `index` is drawn with: where colours repeat, dashes differ."""
+    """Return the index in `DASHES` of class `index`; classes with the same colour have different dashes."""
     return index // len(LIGHT) % len(DASHES)
 
 
 def css_colour(code: str) -> str:
-    """Return the CSS value of a code colour."""
+    """Return the CSS value of a colour code."""
     if code in _ROLES:
         return _ROLES[code]
     colour, shade = f"var(--class-{int(code[3:5], 16)})", int(code[5:7], 16)
@@ -63,12 +63,12 @@ def css_colour(code: str) -> str:
 
 
 def resolve_colours(svg: str) -> str:
-    """Replace the code colours in `svg` by their CSS values."""
+    """Replace the colour codes in `svg` with their CSS values."""
     return _CODE.sub(lambda match: css_colour(match[0]), svg)
 
 
-TOOLTIP = "tip-"  # an artist with the gid tip-3 gets the fourth text of `tooltips` as its tooltip
-FIGURE_ID = "@figure@"  # the prefix of all ids of a figure, which the page replaces by a unique one
+TOOLTIP = "tip-"  # an artist with the gid tip-3 has the fourth text of `tooltips` as its tooltip
+FIGURE_ID = "@figure@"  # the prefix of all ids of a figure; the page replaces it with a unique one
 
 _PATH = re.compile(r' d="([^"]*)"')
 _NUMBER = re.compile(r"-?\d+\.\d+")
@@ -81,7 +81,7 @@ _ROTATE_0 = re.compile(r' transform="rotate\(-0 [^"]*"')
 
 @contextmanager
 def default_style() -> Iterator[None]:
-    """Within this context, draw and save figures with matplotlib's defaults, not a user's matplotlibrc."""
+    """Draw and save figures with matplotlib's defaults, not a user's matplotlibrc, in this context."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
@@ -94,10 +94,10 @@ def inline_svg(figure: Figure, label: str, tooltips: list[str], max_width: float
     """Return `figure` as an `<svg>` element for a page.
 
     Args:
-        figure: a figure drawn in the code colours; its ids begin with `FIGURE_ID`.
+        figure: a figure with colour codes; its ids begin with `FIGURE_ID`.
         label: the description for screen readers.
-        tooltips: the tooltips of the artists whose gid is `TOOLTIP` and their index here.
-        max_width: the width in pixels beyond which the figure does not grow with the page.
+        tooltips: the tooltips; the gid of an artist is `TOOLTIP` and the index of its tooltip.
+        max_width: the maximum width in pixels; None: no limit.
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -105,7 +105,7 @@ def inline_svg(figure: Figure, label: str, tooltips: list[str], max_width: float
     svg = buffer.getvalue()
     view_box = re.search(r'viewBox="([^"]*)"', svg)
     assert view_box is not None  # matplotlib always writes one
-    # The figure's own style element would apply to the whole page; the style sheet has its rule.
+    # Drop the figure's style element, which would apply to the whole page; the style sheet has its rule.
     body = svg[svg.index("</defs>") + len("</defs>") :]
 
     def group(match: re.Match[str]) -> str:
@@ -132,12 +132,12 @@ def _short_path(path: str) -> str:
 
 
 def labelled_axes(size: tuple[float, float], x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    """Return the axes of a plot: quiet labels and ticks, horizontal grid lines, a line at the bottom.
+    """Return the axes of a plot, with quiet labels and ticks, horizontal grid lines and a bottom line.
 
     Args:
         size: width and height, in inches.
-        x_label: what x is.
-        y_label: what y is.
+        x_label: the label of x.
+        y_label: the label of y.
     """
     figure = Figure(size, layout="constrained")
     axes = figure.add_subplot()

@@ -20,18 +20,18 @@ from birdie_jax.reporting.sections.scalars import wall_seconds
 from birdie_jax.reporting.svg import class_colour, css_colour
 
 _BITS = "bits_per_byte"
-# The share of target tokens above which the sentence says that most are right.
+# The share of right target tokens above which the sentence says "most".
 _MOST = 0.5
 
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """What a class of objectives has reached on held-out text.
+    """The accuracy of a class of objectives on held-out text.
 
     Attributes:
         name: the name of the class.
-        accuracy: the share of target tokens that are predicted right, mean over arms.
-        first: the same at the first validation; of a new model that is chance.
+        accuracy: the share of correctly predicted target tokens, averaged over arms.
+        first: the accuracy at the first validation; for a new model this is chance.
         colour: the CSS colour of the class.
     """
 
@@ -42,12 +42,12 @@ class ClassAccuracy:
 
     @property
     def text(self) -> str:
-        """Both shares."""
+        """Both accuracies as text."""
         return f"{percent(self.accuracy, 0)}, at first {percent(self.first, 0)}"
 
 
 def class_accuracies(run: RunRecord) -> list[ClassAccuracy]:
-    """Return the validation accuracy of each class; none where arms were never validated."""
+    """Return the validation accuracy of each class; empty without validations."""
     found = []
     for index, (group, arms) in enumerate(run.groups.items()):
         values = curves.mean_over_arms(run.metrics.arm_values["validation_accuracy"][:, arms])
@@ -59,7 +59,7 @@ def class_accuracies(run: RunRecord) -> list[ClassAccuracy]:
 
 
 def verdict(run: RunRecord) -> str:
-    """Return, in a few sentences, how well the run models text, its objectives and its tasks."""
+    """Return a few sentences about the quality of the run on text, objectives and tasks."""
     return " ".join(filter(None, (_of_text(run), _of_classes(class_accuracies(run)), *_of_tasks(run))))
 
 
@@ -106,7 +106,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def first_figures(run: RunRecord) -> list[HeadlineFigure]:
-    """Return how well it models text, and what that cost: at most four figures that are not the same."""
+    """Return at most four different figures about the run's quality and cost."""
     metrics = run.metrics
     figures = [_quality(run)]
     tokens = curves.last_finite(metrics.scalar("tokens_seen"))

@@ -1,4 +1,4 @@
-"""The kinds of sections in the order of the page; a new one is one file and one line here."""
+"""The kinds of sections in the order of the page; a new kind needs a file and a line here."""
 
 from birdie_jax.reporting.section import SectionKind
 from birdie_jax.reporting.sections.answers import ANSWERS
@@ -14,7 +14,7 @@ from birdie_jax.reporting.sections.texts import ARM_EXAMPLES, CONFIGURATION, MAS
 from birdie_jax.reporting.sections.time_use import TIME_USE
 from birdie_jax.reporting.sections.what_ran import WHAT_RAN
 
-# `OTHER_SCALARS` draws the scalars that no kind before it does.
+# `OTHER_SCALARS` draws the scalars that no earlier kind draws.
 SECTIONS: tuple[SectionKind, ...] = (
     ANSWERS,
     PREDICTED,

@@ -1,11 +1,11 @@
-"""Section: the first questions of the evaluations that count exact answers, with what the model wrote."""
+"""Section: the first questions of evaluations of exact answers, with the model's answers."""
 
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Section, SectionKind
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of answers; None where no evaluation has any to show."""
+    """Return the section of answers, or None if no evaluation has answers to show."""
     del scalars
     records = [record for record in run.evaluations if record.shown]
     if not records:

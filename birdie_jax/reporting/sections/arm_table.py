@@ -25,11 +25,11 @@ def sparkline(
     colour: str,
     stairs: bool = False,
 ) -> Markup:
-    """Return the SVG of `values` between their own smallest and largest; empty without a finite value.
+    """Return the SVG of `values`, scaled to their range; empty without finite values.
 
     Args:
         steps: the x values, from 0 to `last_step`.
-        values: the y values; a probability (`stairs`) is drawn from 0.
+        values: the y values; for a probability (`stairs`) the range begins at 0.
         last_step: the right end of x.
         colour: the CSS colour.
         stairs: whether a value holds until the next point.
@@ -54,7 +54,7 @@ def sparkline(
 
 @dataclass(frozen=True)
 class ArmRow:
-    """A row of the table of arms; numbers are text, `NONE` where there is none.
+    """A row of the table of arms; numbers are text, and `NONE` if missing.
 
     Attributes:
         arm: the arm.
@@ -109,7 +109,7 @@ class ArmClass:
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the table of arms; None where the run has no arms."""
+    """Return the section of the table of arms, or None if the run has no arms."""
     if not run.arms:
         return None
     return Section(

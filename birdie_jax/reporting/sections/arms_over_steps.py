@@ -1,4 +1,4 @@
-"""Section: every quantity of every arm over steps, one group of panels for each class."""
+"""Section: every quantity of every arm over steps, with one group of panels per class."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from birdie_jax.reporting.scalar_panels import LOG, LOSS, causal_arms, unigram_e
 from birdie_jax.reporting.section import LegendEntry, Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.svg import CSS_DASHES, DASHES, class_colour, css_colour
 
-_MAX_LEGEND_ARMS = 8  # arms of a class that get a colour and a legend entry each
+_MAX_LEGEND_ARMS = 8  # the maximum number of arms of a class with a colour and a legend entry each
 _SMALL = (380.0, 150.0)
 
 
@@ -25,9 +25,9 @@ class _Series:
         unit: the unit of the quantity.
         steps: the train step of each point.
         values: the value of each arm at each point.
-        percent: whether the quantity is a share, written in percent.
+        percent: whether the quantity is a share, in percent.
         stairs: whether a value holds until the next point.
-        zero: whether the axis reaches 0.
+        zero: whether the axis includes 0.
         reference: the value of a dashed line across the panel.
     """
 
@@ -42,7 +42,7 @@ class _Series:
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the arms' curves; None where no class has several arms."""
+    """Return the section of the arms' curves, or None if no class has several arms."""
     groups = _class_groups(run) if run.arms else []
     if not groups:
         return None
@@ -58,7 +58,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
 
 
 def _class_groups(run: RunRecord) -> list[PanelGroup]:
-    """Return, for each class of several arms, every quantity of every arm over steps."""
+    """Return the groups of panels of the classes with several arms."""
     values, steps = run.metrics.arm_values, run.metrics.steps
     weights = curves.token_weights(values["loss"], values["tokens"])
     rows = curves.decision_rows(values["validation_loss"])
@@ -151,7 +151,7 @@ def _shade(group: int, arm: int, arms: int) -> str:
 
 
 def _dash(arm: int, arms: int) -> int:
-    """Return the dash of an arm: dashes also distinguish a few arms, because shades look alike."""
+    """Return the dash of an arm; dashes help to distinguish a few arms, because shades look similar."""
     return arm % len(DASHES) if 3 < arms <= _MAX_LEGEND_ARMS else 0
 
 

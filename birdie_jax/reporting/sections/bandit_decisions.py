@@ -16,7 +16,7 @@ from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.svg import AXIS, PANEL, QUIET, class_colour, class_dash, inline_svg
 
-# From nearly white to deep: the value reads as darkness on paper and in either theme.
+# From nearly white to deep: darkness shows the value on paper and in both themes.
 SEQUENTIAL = LinearSegmentedColormap.from_list(
     "sequential", ["#f4f1e6", "#c9dfc0", "#7cc0b4", "#3a8fb0", "#2c5a9c", "#2b2a63"]
 )
@@ -30,14 +30,14 @@ _NAMES, _STRIP, _COLUMN, _GAP, _TOP, _BOTTOM = 268, 8, 290, 14, 46, 24  # points
 
 @dataclass(frozen=True)
 class Heatmap:
-    """One quantity of all arms at all decisions.
+    """A quantity of all arms at all decisions.
 
     Attributes:
         title: the name of the quantity, with its unit.
-        values: the values; white where NaN.
+        values: the values; NaN is white.
         norm: the function from values to 0..1.
         colours: the function from 0..1 to colours.
-        ticks: the values marked on the colour bar.
+        ticks: the values to mark on the colour bar.
         tick_labels: the labels of the ticks.
     """
 
@@ -50,7 +50,7 @@ class Heatmap:
 
 
 def probability_heatmap(values: Float[np.ndarray, "decisions arms"], title: str) -> Heatmap:
-    """Return the mixtures' probabilities on a logarithmic scale of three decades below the largest one.
+    """Return the mixtures' probabilities on a logarithmic scale: three decades below the largest.
 
     Args:
         values: the probability of each arm after each decision.
@@ -85,7 +85,7 @@ def reward_heatmap(values: Float[np.ndarray, "decisions arms"]) -> Heatmap:
 
 
 def loss_heatmap(values: Float[np.ndarray, "decisions arms"]) -> Heatmap:
-    """Return the validation losses, on a logarithmic scale if they span as much as that of the plots."""
+    """Return the validation losses, on a logarithmic scale by the same rule as the plots."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if low == high:
         low, high = low - 0.5, high + 0.5
@@ -107,12 +107,12 @@ def draw_heatmaps(
     classes: Sequence[int],
     steps: Int[np.ndarray, " decisions"],
 ) -> str:
-    """Return the SVG of `heatmaps` side by side, one row an arm.
+    """Return the SVG of `heatmaps` side by side, one row per arm.
 
     Args:
         heatmaps: at least one quantity.
         names: the names of the arms, in the order of the columns of each quantity.
-        classes: the index of each arm's class; arms of a class are brought together.
+        classes: the index of each arm's class; arms of a class are adjacent.
         steps: the train step of each decision.
     """
     order: list[int] = np.argsort(np.array(classes), kind="stable").tolist()
@@ -190,7 +190,7 @@ def _write(
     size: Length,
     **how: str,
 ) -> None:
-    """Write `text` at a point, shifted by `shift` in points of print."""
+    """Write `text` at a point, shifted by `shift` typographic points."""
     style: dict[str, Any] = {"color": QUIET, "fontsize": size} | how
     axes.annotate(text, at, xycoords=coordinates, xytext=shift, textcoords="offset points", **style)
 
@@ -204,13 +204,13 @@ def _bare(axes: Axes) -> None:
 
 
 def _shortened(name: str, font_size: Length) -> str:
-    """Cut a name that is wider than its column near its beginning: arms mostly differ towards the end."""
+    """Shorten a name wider than its column near its beginning, because most arms differ at the end."""
     max_length = int((_NAMES - 8) / (0.58 * font_size))
     return name if len(name) <= max_length else f"{name[:12]}…{name[13 - max_length :]}"
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the bandit; None where the run has no arms."""
+    """Return the section of the bandit, or None if the run has no arms."""
     if not run.arms:
         return None
     panels, heatmaps = _bandit_panels(run), _decision_heatmaps(run)
@@ -241,7 +241,7 @@ def _introduction(run: RunRecord) -> str:
 
 
 def _bandit_panels(run: RunRecord) -> tuple[Panel, ...]:
-    """Return the classes' shares of the mixture, of the tokens, and the effective number of arms."""
+    """Return panels of the classes' shares of mixture and tokens, and of the effective number of arms."""
     values, steps = run.metrics.arm_values, run.metrics.steps
     last_step = run.last_step
     groups = run.groups
@@ -281,10 +281,10 @@ def _bandit_panels(run: RunRecord) -> tuple[Panel, ...]:
 
 
 def _decision_heatmaps(run: RunRecord) -> str:
-    """Return the heatmaps of all arms by all decisions; empty before the first decision.
+    """Return the heatmaps of all arms and decisions; empty before the first decision.
 
-    A decision is a measured line that has a later or equal mixture; quantities that were never logged,
-    such as rewards under a fixed mixture, are left out.
+    A decision is a line with a validation and a mixture on it or on a later line. Quantities that were
+    never logged, such as rewards of a fixed mixture, have no heatmap.
     """
     values, steps = run.metrics.arm_values, run.metrics.steps
     rows = curves.decision_rows(values["validation_loss"])
@@ -304,7 +304,7 @@ def _decision_heatmaps(run: RunRecord) -> str:
 
 
 def _rewarded_steps(run: RunRecord) -> Int[np.ndarray, " decisions"]:
-    """Return the steps at which the bandit was given rewards."""
+    """Return the steps with rewards for the bandit."""
     return run.metrics.steps[curves.decision_rows(run.metrics.arm_values["reward"])]
 
 

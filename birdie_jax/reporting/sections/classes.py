@@ -1,4 +1,4 @@
-"""Section: the panels of the papers' Figure 3, one quantity a panel, one line a class of objectives."""
+"""Section: the panels of the papers' Figure 3, one per quantity, with a line per class of objectives."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from birdie_jax.reporting.scalar_panels import LOG, LOSS
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.svg import class_colour, class_dash
 
-_LABELLED = 14  # classes; more labels than that do not fit beside a panel
-_SMOOTHED_FROM = 30  # mixtures; fewer are shown as they are
+_LABELLED = 14  # the maximum number of labels that fit next to a panel
+_SMOOTHED_FROM = 30  # the minimum number of mixtures for smoothing
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """The curve of one class in one panel.
+    """The curve of a class in a panel.
 
     Attributes:
         steps: the train step of each point.
@@ -32,7 +32,7 @@ class _Curve:
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the classes; None where the run has no arms."""
+    """Return the section of the classes, or None if the run has no arms."""
     if not run.arms:
         return None
     return Section(
@@ -47,7 +47,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
 
 
 def _class_panels(run: RunRecord) -> list[Panel]:
-    """Return train loss and accuracy, sampling probability, validation loss and accuracy, and reward."""
+    """Return panels of train loss and accuracy, sampling probability, validation, and reward."""
     probability, probability_note = _probability_curves(run)
     loss, per_bin = _training_curves(run, "loss")
     accuracy, _ = _training_curves(run, "accuracy")
@@ -110,7 +110,7 @@ def _panel(
 
 
 def _training_curves(run: RunRecord, name: str) -> tuple[list[_Curve], int]:
-    """Return each class's mean over its target tokens, and the largest number of lines in a point."""
+    """Return each class's mean over its target tokens, and the maximum number of lines per point."""
     values = run.metrics.arm_values
     weights = curves.token_weights(values["loss"], values["tokens"])
     binned = [
@@ -132,7 +132,7 @@ def _validation_curves(run: RunRecord, name: str) -> list[_Curve]:
 
 
 def _probability_curves(run: RunRecord) -> tuple[list[_Curve], str]:
-    """Return each class's probability at every mixture, smoothed where a long run has many, and a note."""
+    """Return each class's probability at every mixture, smoothed for a long run, and a note."""
     probability = run.metrics.arm_values["probability"]
     rows = curves.changed_rows(probability)
     window = max(1, len(rows) // 12) if len(rows) >= _SMOOTHED_FROM else 1

@@ -1,4 +1,4 @@
-"""The section of the corpora: the share that each was to have and has, its epochs and its losses."""
+"""Section: the corpora with their planned and actual shares, epochs and losses."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from birdie_jax.reporting.section import Section, SectionKind
 
 
 def make_corpora(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the corpora; None where the run reads one text."""
+    """Return the section of the corpora, or None if the run reads one text."""
     names = sorted({name.split("/")[1] for name in scalars})
     if not names:
         return None

@@ -1,4 +1,4 @@
-"""Sections of the scalars: training curves, optimizer and machine, and what no other section draws."""
+"""Sections of scalars: training curves, optimizer and machine, and the remaining scalars."""
 
 import numpy as np
 from jaxtyping import Float
@@ -21,7 +21,7 @@ from birdie_jax.reporting.svg import ACCENT, css_colour
 
 def make_training(run: RunRecord, scalars: tuple[str, ...]) -> Section:
     """Return the section of the training curves."""
-    # Only a language model is known to measure its loss in nats a token.
+    # Only a language model's loss is known to be in nats per token.
     unit = LOSS if run.arms else "as logged"
     panels = scalar_panels(
         run,
@@ -58,12 +58,12 @@ _PLOTS = (
     ScalarPlot("padding_share", "Padding", "share of the batch's positions", percent=True),
     ScalarPlot("host_wait_seconds", "Host wait", "seconds waited for the next batch", log_if_wide=True),
 )
-# Panels of what was logged alone: MFU is known of chips with a known peak.
+# These get a panel only if they were logged: MFU requires a chip with a known peak.
 _LOGGED = (
     ScalarPlot("step_seconds", "step seconds"),
     ScalarPlot("mfu", "MFU", "the model's FLOPs, as a share of the bfloat16 peak", percent=True),
 )
-# These are figures instead of panels.
+# The page shows these as figures.
 _FIGURES = ("tokens_seen", "elapsed_seconds")
 
 
@@ -100,7 +100,7 @@ def _machine_figures(run: RunRecord) -> tuple[HeadlineFigure, ...]:
 
 
 def wall_seconds(elapsed: Float[np.ndarray, " lines"]) -> float:
-    """Return the seconds that all attempts of the run took; where the clock falls back, one begins."""
+    """Return the total seconds of all attempts of the run; an attempt begins where the clock falls back."""
     elapsed = elapsed[np.isfinite(elapsed)]
     if not len(elapsed):
         return float("nan")
@@ -112,7 +112,7 @@ MACHINE = SectionKind(make_machine, scalars=(*(plot.name for plot in (*_PLOTS, *
 
 
 def make_other_scalars(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of `scalars`; None where there are none."""
+    """Return the section of `scalars`, or None if there are none."""
     groups: dict[str, list[str]] = {}
     for name in scalars:
         groups.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)

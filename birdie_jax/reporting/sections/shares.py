@@ -1,4 +1,4 @@
-"""Section: each arm's share of examples, of positions and of loss, expected and measured."""
+"""Section: each arm's expected and measured shares of examples, positions and loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Section, SectionKind
 from birdie_jax.reporting.svg import class_colour, css_colour
 
-_MAX_OPEN_ARMS = 16  # more of them are folded, below their classes
+_MAX_OPEN_ARMS = 16  # the maximum number of arms to show without folding them below their classes
 # A quantity of arms.json, its quantity in metrics.jsonl, and its name on the page.
 _QUANTITIES = (
     ("examples", "examples", "examples"),
@@ -25,8 +25,8 @@ class ShareCell:
     """A share as text and as the length of a bar.
 
     Attributes:
-        text: the share in percent; a dash where it is not known.
-        bar: the length of the bar in percent of the longest one of the table.
+        text: the share in percent; a dash if unknown.
+        bar: the length of the bar in percent of the longest bar of the table.
     """
 
     text: str
@@ -40,7 +40,7 @@ class ShareRow:
     Attributes:
         name: the name of the arm or class.
         colour: the CSS colour of the class.
-        cells: for each quantity the expected share and the measured one.
+        cells: the expected and the measured share of each quantity.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ShareRow:
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of shares; None where the run has no arms."""
+    """Return the section of shares, or None if the run has no arms."""
     if not run.arms:
         return None
     columns = [each for quantity in _QUANTITIES for each in _shares(run, *quantity[:2])]
@@ -94,7 +94,7 @@ def _introduction(run: RunRecord) -> str:
 
 
 def _shares(run: RunRecord, expected: str, measured: str) -> list[Float[np.ndarray, " arms"]]:
-    """Return the expected and the measured share of each arm, NaN where it is not known."""
+    """Return the expected and the measured share of each arm; NaN if unknown."""
     nothing = np.full(len(run.arms), np.nan)
     records = [arm.expected_shares for arm in run.arms]
     known = [getattr(record, expected) if record else np.nan for record in records]

@@ -1,4 +1,4 @@
-"""Section: what the run scored on tasks, while it trained and by `evaluate` (Figures 1 and 2)."""
+"""Section: the run's scores on tasks, during training and from `evaluate` (Figures 1 and 2)."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT, _MARGIN = 240, 16, 4.0
 
 
 def interval_mark(interval: Interval, low: float, high: float) -> Markup:
-    """Return the SVG of an interval with a dot at its mean; empty where one of the three is not finite.
+    """Return the SVG of an interval with a dot at its mean; empty if a value is not finite.
 
     Args:
         interval: the mean and its interval.
@@ -44,7 +44,7 @@ class CategoryRow:
         name: the name of the category.
         mean: the mean of the main metric.
         interval: its 95 % interval.
-        mark: the picture of both.
+        mark: the picture of mean and interval.
         answers: the number of answers.
     """
 
@@ -64,8 +64,8 @@ class CategoryTable:
         remark: the model, and the number of answers with known categories.
         kind: the kind of the categories.
         metric: the metric.
-        axis: the values at both ends of the pictures' axis.
-        rows: a row each, by name.
+        axis: the values at the ends of the pictures' axis.
+        rows: a row per category, by name.
     """
 
     title: str
@@ -77,14 +77,14 @@ class CategoryTable:
 
 
 def category_tables(record: EvaluationRecord) -> list[CategoryTable]:
-    """Return a table for each kind of categories that an evaluation has."""
+    """Return a table for each kind of categories in an evaluation."""
     return [_table(record, kind, categories) for kind, categories in record.categories.items()]
 
 
 def _table(record: EvaluationRecord, kind: str, categories: Categories) -> CategoryTable:
     found = [(one, one.metrics[record.main_metric]) for one in categories.scores]
     ends = [end for _, each in found for end in (each.low, each.high) if math.isfinite(end)]
-    # Shares and correlations have their whole range; a loss has none.
+    # The axis covers 0 to 1 and all intervals.
     low = min([0.0, *ends])
     high = max([1.0, *ends])
     metric = record.main_metric.replace("_", " ")
@@ -108,14 +108,14 @@ def _table(record: EvaluationRecord, kind: str, categories: Categories) -> Categ
     )
 
 
-# As birdie_jax/tasks/task_hook.py logs them.
+# The prefix in birdie_jax/tasks/task_hook.py.
 _PREFIX = "task/"
 _COUNTS = ("/answers", "/not_asked")
 _INTERVAL_WIDTH = 0.8
 
 
 def is_task_score(scalar: str) -> bool:
-    """Return whether a scalar of metrics.jsonl is what a task scored while training."""
+    """Return whether a scalar of metrics.jsonl is the score of a task during training."""
     return scalar.startswith(_PREFIX) and not scalar.endswith(_COUNTS)
 
 
@@ -127,9 +127,9 @@ class ScoreRow:
         name: the evaluation; empty below its first row.
         model: the train step, or the other model; empty below its first row.
         metric: the metric.
-        mean: its mean.
+        mean: the mean of the metric.
         interval: its 95 % interval.
-        answers: the number of answers, or of pairs of them; empty below the first row.
+        answers: the number of answers, or of pairs of answers; empty below the first row.
     """
 
     name: str
@@ -142,12 +142,12 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class RefusedQuestions:
-    """What an evaluation could not ask.
+    """The refused questions of an evaluation.
 
     Attributes:
         name: the evaluation.
         count: the number of questions and records.
-        first: the first of them, in words.
+        first: a text about the first of them.
     """
 
     name: str
@@ -156,7 +156,7 @@ class RefusedQuestions:
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of tasks; None where the run was measured on none."""
+    """Return the section of tasks, or None if the run has no scores."""
     if not scalars and not run.evaluations:
         return None
     groups = _merged([*_training_groups(run, scalars), *_evaluation_groups(run.evaluations)])
@@ -184,7 +184,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
 
 
 def _merged(groups: list[PanelGroup]) -> list[PanelGroup]:
-    """Return the groups with those of one heading together."""
+    """Merge the groups with the same heading."""
     found: dict[str, PanelGroup] = {}
     for group in groups:
         before = found.get(group.heading)
@@ -258,7 +258,7 @@ def _group_panel(metric: str, group: str, scores: list[GroupScores]) -> Panel:
     title = f"{metric.replace('_', ' ')} by {group.replace('_', ' ')}"
     is_share = all(interval.low >= 0 and interval.high <= 1 for interval in intervals)
     limits = (0.0, 1.0) if is_share else (None, None)
-    # Lengths from 2,000 to 2,048 would be a stroke at the end of an axis from 0.
+    # Lengths from 2,000 to 2,048 would be a short stroke at the end of an axis from 0.
     first = int(values.min()) if values.min() > values.max() / 2 else 0
     frame = Frame(title, int(values.max()), limits=limits, percent=is_share, first_step=first)
     return Panel(title, "mean, 95 % interval", line_panel(lines, frame))

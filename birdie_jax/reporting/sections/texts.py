@@ -1,4 +1,4 @@
-"""Sections without plots: what was predicted, examples of arms, and the configuration."""
+"""Sections without plots: predictions, examples of arms, and the configuration."""
 
 import json
 from typing import Any
@@ -8,11 +8,11 @@ from birdie_jax.reporting.run_record import RunRecord, Sample
 from birdie_jax.reporting.section import Section, SectionKind
 from birdie_jax.reporting.svg import class_colour, css_colour
 
-EXAMPLES_OF_ARM = 2  # 104 arms show about as much as a page can carry
+EXAMPLES_OF_ARM = 2  # more would make a page with 104 arms too long
 
 
 def make_arm_examples(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the arms' examples; None where the run has no arms."""
+    """Return the section of the arms' examples, or None if the run has no arms."""
     if not run.arms:
         return None
     classes = [
@@ -31,13 +31,13 @@ def make_arm_examples(run: RunRecord, scalars: tuple[str, ...]) -> Section | Non
 ARM_EXAMPLES = SectionKind(make_arm_examples)
 
 
-# More would make a page of hundreds of arms as long as a book.
+# More would make the page of a run with hundreds of arms too long.
 _MAX_SAMPLES = 24
 _READ = 240  # characters
 
 
 def make_masked_samples(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of hidden tokens; None where the run has filled in none."""
+    """Return the section of hidden tokens, or None if the run has predicted none."""
     del scalars
     record = run.predicted
     samples = [sample for sample in record.samples if sample.in_place][:_MAX_SAMPLES] if record else []
@@ -60,12 +60,12 @@ def make_masked_samples(run: RunRecord, scalars: tuple[str, ...]) -> Section | N
 
 
 def _parts(sample: Sample) -> list[tuple[str, object]]:
-    """Return each text with the hidden token after it, None behind the last."""
+    """Return each text with the hidden token after it; None after the last text."""
     return list(zip(sample.texts, [*sample.hidden, None], strict=True))
 
 
 def make_predicted(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of predicted targets; None where the run has predicted none."""
+    """Return the section of predicted targets, or None if the run has predicted none."""
     del scalars
     record = run.predicted
     samples = [sample for sample in record.samples if not sample.in_place] if record else []
@@ -97,7 +97,7 @@ MASKED_SAMPLES = SectionKind(make_masked_samples)
 
 
 def make_configuration(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of config.json; None where the run has no configuration."""
+    """Return the section of config.json, or None if the run has no configuration."""
     if not run.config:
         return None
     return Section(
@@ -110,7 +110,7 @@ def make_configuration(run: RunRecord, scalars: tuple[str, ...]) -> Section | No
 
 
 def config_tables(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the sections of the configuration, each with its rows of field and value."""
+    """Return the sections of the configuration with their rows of field and value."""
     top = [(name, json.dumps(value)) for name, value in config.items() if not isinstance(value, dict)]
     tables = [("run", top)] if top else []
     for name, section in config.items():

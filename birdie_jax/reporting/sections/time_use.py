@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def make_time_use(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of times; None where the run logged none."""
+    """Return the section of times, or None if the run logged none."""
     found = {
         name.removeprefix(TIME_PREFIX): curves.last_finite(run.metrics.scalar(name))
         for name in scalars

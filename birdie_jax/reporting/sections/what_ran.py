@@ -1,4 +1,4 @@
-"""The section of the run's starts: what ran, on what, how long, and how it ended."""
+"""Section: the starts of the run, with software, machine, duration and outcome."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ from birdie_jax.start_record import Start
 
 
 def make_what_ran(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the starts; None where the run has no record of them."""
+    """Return the section of the starts, or None if the run has no record of them."""
     del scalars
     if not run.starts:
         return None
