@@ -79,7 +79,7 @@ def history_steps(state: BanditState, used: Int[Array, ""]) -> Float[Array, "len
 
 
 def decision_key(state: BanditState, use: int) -> Key:
-    """Return the key of the current decision for `use`. It depends only on the run's key, `count` and `use`."""
+    """Return the current decision's key for `use`. It depends only on the run's key, `count` and `use`."""
     return numbered_key(state, state.count, use)
 
 

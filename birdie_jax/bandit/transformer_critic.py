@@ -18,9 +18,9 @@ _FLOAT32 = jnp.dtype("float32")
 class RewardHead(nn.Module):
     """Linear map to one reward per arm, with bias.
 
-    Rewards are within [-1, 1] and mostly near 0, and a score sums about a hundred of them. The weights start
-    at a tenth of the usual size, because the noise of an untrained head would hide the first things that
-    the critic learns. They do not start at 0, because all candidates would then have the same score.
+    Rewards are within [-1, 1] and mostly near 0, and a score sums about a hundred of them. The weights
+    start at a tenth of the usual size, because the noise of an untrained head would hide the first things
+    that the critic learns. They do not start at 0, because all candidates would then have the same score.
 
     Attributes:
         arms: the number of rewards.
@@ -167,7 +167,7 @@ class TransformerCritic(nn.Module):
 
 
 def sinusoids(index: Int[Array, " length"], features: int) -> Float[Array, "length features"]:
-    """Return the sines, then the cosines, of each position for wavelengths from 2 pi (Vaswani et al. 2017)."""
+    """Return sines, then cosines, of each position for wavelengths from 2 pi (Vaswani et al. 2017)."""
     half = (features + 1) // 2
     rate = 10_000.0 ** (-jnp.arange(half) / half)
     angle = index[:, None].astype(jnp.float32) * rate

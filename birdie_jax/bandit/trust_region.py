@@ -1,14 +1,14 @@
 """Policies that move class shares along estimated gains, within a trust region at each decision.
 
-The objective is the mean over classes of the validation loss. The gain of a class is how much a larger share
-of it lowers the objective. With q the mixture's own shares and z the gains at unit size,
+The objective is the mean over classes of the validation loss. The gain of a class is how much a larger
+share of it lowers the objective. With q the mixture's own shares and z the gains at unit size,
 
     d = step z - log(w / q) / memory
     w <- (1 - floor) w exp(s d) / sum(w exp(s d)) + floor q
 
 with the largest s in [0, 1] such that the step's Kullback-Leibler divergence from w is at most `kl_limit`.
-The second term of d pulls the shares back to q. Without it, they would follow a random walk if the gains are
-noise. A policy defines how to estimate z, and how the mixture deviates from w to measure z.
+The second term of d pulls the shares back to q. Without it, they would follow a random walk if the gains
+are noise. A policy defines how to estimate z, and how the mixture deviates from w to measure z.
 """
 
 import math

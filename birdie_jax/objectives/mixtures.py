@@ -2,8 +2,8 @@
 
 One rule adapts all of them to the length of a row. The papers' text lengths are for rows of 2,048 tokens.
 They shrink in proportion for shorter rows and stay the same for longer rows. No arm reads more text than
-fits a row (see `Objective.text_limit`). An arm is left out if its minimum number of tokens does not fit. The
-remaining arms of its class share its weight. A class without arms is left out.
+fits a row (see `Objective.text_limit`). An arm is left out if its minimum number of tokens does not fit.
+The remaining arms of its class share its weight. A class without arms is left out.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,8 @@
 
 The first step keeps one of the stories whose words have a Jaccard similarity of at least --similarity. With
 --votes, a second step keeps a story if more than half of the judges vote for its label. Each line of the
-file of votes is a JSON object with `id` (of the story; its line number if it has none), `judge` (the name of
-a model) and `vote` (true or false). Every judge must vote once on every story that the first step keeps.
+file of votes is a JSON object with `id` (of the story; its line number if it has none), `judge` (the name
+of a model) and `vote` (true or false). Every judge must vote once on every story that the first step keeps.
 """
 
 from absl import flags

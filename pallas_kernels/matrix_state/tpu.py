@@ -222,7 +222,7 @@ class _Call:
         )(*(array for _, array in operands))
 
     def cost(self, operands: list[Array], results: list[tuple[Any, ...]]) -> pl.CostEstimate:
-        """Return the cost of a pass; a product in several passes of the matrix unit counts several times."""
+        """Return the cost of a pass; a product counts once for each of its passes of the matrix unit."""
         grid, (q, _, v) = self.grid, operands[:3]
         passes = 6 if v.dtype == jnp.float32 else 3
         per_token = token_flops(

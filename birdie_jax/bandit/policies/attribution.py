@@ -1,16 +1,16 @@
 """Policy attribution: a regression of the falls of every class's loss on the mixtures of past decisions.
 
-The effect of a mixture on a class appears over several decisions. The learning-rate schedule and the current
-loss of the class also have an effect. The policy models the fall of class c, divided by the mean size of its
-recent falls, as
+The effect of a mixture on a class appears over several decisions. The learning-rate schedule and the
+current loss of the class also have an effect. The policy models the fall of class c, divided by the mean
+size of its recent falls, as
 
     fall = b_c . x + g_c . (1, t, t^2, loss of c) + noise
 
 with x the mean of past shares (half-life 4 decisions) minus the mixture's own shares, and t the fraction of
-the run so far, which determines the learning rate. The prior of b and g is Gaussian (a ridge regression), and
-the weights of past decisions decay over `memory`. The gains are one draw from the posterior (Thompson
-sampling), summed over classes in nats. The shares move within a trust region. As in policy `pairs`, pairs of
-opposite changes are tried, each change for 4 decisions.
+the run so far, which determines the learning rate. The prior of b and g is Gaussian (a ridge regression),
+and the weights of past decisions decay over `memory`. The gains are one draw from the posterior (Thompson
+sampling), summed over classes in nats. The shares move within a trust region. As in policy `pairs`, pairs
+of opposite changes are tried, each change for 4 decisions.
 """
 
 from functools import partial

@@ -141,7 +141,7 @@ def train_critic(state: BanditState) -> CriticState:
 
 
 def explore_or_exploit(state: BanditState) -> ArmVector:
-    """Return a random action with `explore_probability`; otherwise the action that the critic rates best."""
+    """Return a random action with `explore_probability`; else the action that the critic rates best."""
     explores_key, action_key, best_key = jax.random.split(decision_key(state, PROPOSING), 3)
     decision = jnp.maximum(state.count - 1, 0)
     probability = explore_probability(state.config, decision, state.decisions)

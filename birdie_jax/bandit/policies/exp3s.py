@@ -1,16 +1,16 @@
 """Policy exp3s: Exp3.S of Auer et al. 2002 ("The nonstochastic multiarmed bandit problem", section 8).
 
-The weights follow the arms' rewards. At every decision all arms receive a small part of the total weight, so
-an arm with poor rewards can recover. With q the mixture's own weights (1 / K in the paper):
+The weights follow the arms' rewards. At every decision all arms receive a small part of the total weight,
+so an arm with poor rewards can recover. With q the mixture's own weights (1 / K in the paper):
 
     p_i = (1 - gamma) w_i / sum_j w_j + gamma q_i
     w_i <- w_i exp(eta q_i r_i / p_i) + e alpha q_i sum_j w_j
 
-In the paper, one arm is drawn from p and only its reward is known, so r_i / p_i is an unbiased estimate. Here
-every example of every batch is a draw. All arms are played, arm i in proportion to p_i, and r_i / p_i is the
-gain of arm i's own loss per share of the data. An arm gets no credit for its effect on the losses of other
-arms. In the paper, eta equals gamma. Here it is a separate setting, because a run has only some dozens of
-decisions.
+In the paper, one arm is drawn from p and only its reward is known, so r_i / p_i is an unbiased estimate.
+Here every example of every batch is a draw. All arms are played, arm i in proportion to p_i, and r_i / p_i
+is the gain of arm i's own loss per share of the data. An arm gets no credit for its effect on the losses of
+other arms. In the paper, eta equals gamma. Here it is a separate setting, because a run has only some
+dozens of decisions.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Policy fixed: use the mixture's own weights at every step, like the EMNLP paper's fixed-ratio baselines."""
+"""Policy fixed: the mixture's own weights at every step, like the EMNLP paper's fixed-ratio baselines."""
 
 from birdie_jax.bandit.policies.registry import Policy, register_policy
 

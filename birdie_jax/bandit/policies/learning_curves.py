@@ -1,9 +1,9 @@
 """Policy learning_curves: the share of a class follows the slope of its fitted learning curve.
 
 This is ADO (Jiang et al. 2024, "Adaptive data optimization: dynamic sample selection with scaling laws").
-The policy fits L(n) = e + b n^-a to the losses of a class, with n the number of past decisions, so all tokens
-count for every class. With q the mixture's own shares, h a decaying mean of the shares in use and
-s = a b n^-a / n the slope,
+The policy fits L(n) = e + b n^-a to the losses of a class, with n the number of past decisions, so all
+tokens count for every class. With q the mixture's own shares, h a decaying mean of the shares in use, and
+the slope s = a b n^-a / n,
 
     rho ~ q sqrt(h) s, at least 0.01           shares = 0.9 (mean of all rho so far) + 0.1 rho
 

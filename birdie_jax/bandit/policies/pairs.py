@@ -1,15 +1,15 @@
 """Policy pairs: two decisions try a change of the shares and its opposite, and compare the results.
 
 This is simultaneous perturbation (Spall 1992, "Multivariate stochastic approximation using a simultaneous
-perturbation gradient approximation"). Decisions 2k and 2k + 1 multiply the shares by exp(d s) and exp(-d s),
-with s a random sign for each class and exp(d) = 1 + `perturbation`. With F and F' the falls of the objective
-under the two decisions, the result of the pair is
+perturbation gradient approximation"). Decisions 2k and 2k + 1 multiply the shares by exp(d s) and
+exp(-d s), with s a random sign for each class and exp(d) = 1 + `perturbation`. With F and F' the falls of the
+objective under the two decisions, the result of the pair is
 
     r = (F - F') / (|F| + |F'|)
 
 The gain of a class is the sum over pairs of (r - mean r) s, divided by the standard deviation that this sum
-has if no class has an effect. Subtracting the mean removes the general slowing of the losses. The weights of
-pairs decay over `memory` decisions.
+has if no class has an effect. Subtracting the mean removes the general slowing of the losses. The weights
+of pairs decay over `memory` decisions.
 """
 
 import jax.numpy as jnp

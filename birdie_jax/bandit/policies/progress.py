@@ -4,8 +4,8 @@ With f the mean of a class's recent falls (half-life 4 decisions) and p its accu
 
     shares = 1/5 own shares + 4/5 max(f, 0) (1 - p), normalised
 
-This is learning progress as in Oudeyer et al. 2007 and Graves et al. 2017. The factor 1 - p ends the training
-on a learned class. The own shares keep training a class whose loss does not fall yet.
+This is learning progress as in Oudeyer et al. 2007 and Graves et al. 2017. The factor 1 - p ends the
+training on a learned class. The own shares keep training a class whose loss does not fall yet.
 """
 
 from typing import cast

@@ -3,8 +3,8 @@
     config.bandit.policy = "staged"
     config.bandit.stages = "0: causal_lm=1; 0.25: causal_lm=1, copying=3, prefix_lm=1"
 
-A stage has a start in [0, 1) and weights of classes. Classes that it does not name have weight 0. The weight
-of a class is split among its arms by the mixture's own weights. The policy reads no rewards.
+A stage has a start in [0, 1) and weights of classes. Classes that it does not name have weight 0. The
+weight of a class is split among its arms by the mixture's own weights. The policy reads no rewards.
 """
 
 import math

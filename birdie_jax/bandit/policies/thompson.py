@@ -1,9 +1,9 @@
 """Policy thompson: Thompson sampling with a Gaussian model of a mixture's reward.
 
 Urteaga et al. 2023 ("Multi-armed bandits for resource efficient, online optimization of language model
-pre-training") model the reward of a choice as a Gaussian process. They draw a function from its posterior and
-take the best choice under it. Here a choice is a mixture a, and its reward R is the mean over classes of the
-class-scaled rewards. The model is
+pre-training") model the reward of a choice as a Gaussian process. They draw a function from its posterior
+and take the best choice under it. Here a choice is a mixture a, and its reward R is the mean over classes
+of the class-scaled rewards. The model is
 
     R = w . a + noise,   w ~ N(0, prior_deviation^2 (C + I) / 2),   noise ~ N(0, noise_deviation^2)
 
@@ -13,9 +13,9 @@ is subtracted. The reward of an arm changes over time, so an observation of age 
 rho = 1 - 1 / memory.
 
 Each of `samples` draws of w votes for its best arm. The mixture is the shares of the votes, blended with a
-share `exploration` of the mixture's own weights. With many draws, the vote shares are each arm's probability
-of being the best (probability matching). With one draw, this is the paper's rule. The policy has no arrays of
-its own; it reads only the history.
+share `exploration` of the mixture's own weights. With many draws, the vote shares are each arm's
+probability of being the best (probability matching). With one draw, this is the paper's rule. The policy
+has no arrays of its own; it reads only the history.
 """
 
 from functools import partial
