@@ -2,8 +2,8 @@
 
 This is simultaneous perturbation (Spall 1992, "Multivariate stochastic approximation using a simultaneous
 perturbation gradient approximation"). Decisions 2k and 2k + 1 multiply the shares by exp(d s) and
-exp(-d s), with s a random sign for each class and exp(d) = 1 + `perturbation`. With F and F' the falls of the
-objective under the two decisions, the result of the pair is
+exp(-d s), with s a random sign for each class and exp(d) = 1 + `perturbation`. With F and F' the falls of
+the objective under the two decisions, the result of the pair is
 
     r = (F - F') / (|F| + |F'|)
 
