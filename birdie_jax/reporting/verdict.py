@@ -71,12 +71,11 @@ def _of_text(run: RunRecord) -> str:
     loss, entropy = _causal_loss(run), unigram_entropy(run)
     if not math.isfinite(loss):
         return ""
-    start = f"Held-out text costs {fixed(loss, 2)} nats a token"
+    start = f"The loss on held-out text is {fixed(loss, 2)} nats per token."
     if entropy is None:
-        return f"{start}."
-    if loss >= entropy:
-        return f"{start}, no less than to know token frequencies alone: it has not learned to model text."
-    return f"{start}, {fixed(entropy - loss, 2)} less than to know token frequencies alone."
+        return start
+    start = f"{start} Token frequencies alone give {fixed(entropy, 2)}"
+    return f"{start}." if loss < entropy else f"{start}: the model has not learned to predict text."
 
 
 def _of_classes(classes: Sequence[ClassAccuracy]) -> str:
@@ -86,9 +85,9 @@ def _of_classes(classes: Sequence[ClassAccuracy]) -> str:
     learned = [f"{one.name} ({percent(one.accuracy, 0)})" for one in ordered if one.accuracy >= _MOST]
     others = [f"{one.name} ({percent(one.accuracy, 0)})" for one in ordered if one.accuracy < _MOST]
     if not learned:
-        return f"Of no class are most tokens right; the best is {others[0]}."
-    return f"Most tokens are right of {_listed(learned)}" + (
-        f"; fewer of {_listed(others)}." if others else "."
+        return f"The model predicts most tokens of no class; the best is {others[0]}."
+    return f"The model predicts most tokens of {_listed(learned)}" + (
+        f", and fewer of {_listed(others)}." if others else "."
     )
 
 

@@ -41,18 +41,18 @@ def evaluation(**fields):
 
 def test_a_run_that_learned(run):
     assert verdict(run) == (
-        "Held-out text costs 4.50 nats a token, 1.50 less than to know token frequencies alone. "
-        "Most tokens are right of copying (97 %); fewer of autoencoding (30 %) and causal lm (25 %)."
+        "The loss on held-out text is 4.50 nats per token. Token frequencies alone give 6.00. The model "
+        "predicts most tokens of copying (97 %), and fewer of autoencoding (30 %) and causal lm (25 %)."
     )
 
 
 def test_a_run_that_did_not(run):
     worse = dataclasses.replace(run, summary=run.summary | {"unigram_entropy": 4.0})
-    assert "no less than to know token frequencies alone: it has not learned" in verdict(worse)
+    assert "Token frequencies alone give 4.00: the model has not learned to predict text." in verdict(worse)
     values = {**run.metrics.arm_values}
     values["validation_accuracy"] = 0.1 * values["validation_accuracy"]
     poor = dataclasses.replace(run, metrics=dataclasses.replace(run.metrics, arm_values=values))
-    assert verdict(poor).endswith("Of no class are most tokens right; the best is copying (10 %).")
+    assert verdict(poor).endswith("The model predicts most tokens of no class; the best is copying (10 %).")
 
 
 def test_answers_are_counted(run):
