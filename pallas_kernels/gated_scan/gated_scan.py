@@ -132,7 +132,9 @@ def _check(cell: Cell, inputs: GatedScanInputs, direction: str, implementation: 
     count = 2 if direction == "both" else 1
     found = [tuple(reset.shape) for reset in inputs.resets]
     if found != [(batch, length)] * count:
-        raise ValueError(f"gated_scan: resets must be {count} of shape {(batch, length)}; found {found}")
+        raise ValueError(
+            f"gated_scan: resets must be a tuple of {count} arrays of shape {(batch, length)}; found {found}"
+        )
 
 
 def _unfused(

@@ -59,6 +59,6 @@ def check_resets(
     count = 2 if direction == "both" else 1
     if resets is not None and [reset.shape for reset in resets] != [shape[:2]] * count:
         raise ValueError(
-            f"{operation}: resets must be {count} of shape {shape[:2]}; "
+            f"{operation}: resets must be a tuple of {count} arrays of shape {shape[:2]}; "
             f"found {[tuple(reset.shape) for reset in resets]}"
         )

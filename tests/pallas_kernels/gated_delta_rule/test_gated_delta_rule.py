@@ -228,7 +228,11 @@ def test_the_derivative_keeps_the_arguments_alone():
         ({"g": (1, 5, 2, 2)}, {}, r"g must be \(1, 5, 2, 3\); found \(1, 5, 2, 2\)"),
         ({"beta": (1, 5, 1)}, {}, r"beta must be \(1, 5, 2\); found \(1, 5, 1\)"),
         ({}, {"initial_state": (1, 2, 2, 3)}, r"initial_state must be \(1, 2, 3, 2\); found .*"),
-        ({}, {"resets": ((1, 4),)}, r"resets must be 1 of shape \(1, 5\); found \[\(1, 4\)\]"),
+        (
+            {},
+            {"resets": ((1, 4),)},
+            r"resets must be a tuple of 1 arrays of shape \(1, 5\); found \[\(1, 4\)\]",
+        ),
         ({"v": (1, 5, 3, 2), "g": (1, 5, 3), "beta": (1, 5, 3)}, {}, "found 3 heads for 2 groups; .*"),
         (
             {name: (1, 5, 3, 2) for name in "qkv"} | {"g": (1, 5, 3), "beta": (1, 5, 3)},

@@ -200,7 +200,11 @@ def test_a_kernel_for_another_platform_is_refused():
         ({"z": jnp.zeros((1, 5, 3))}, {}, r"z must be \(1, 5, 4\); found \(1, 5, 3\)"),
         ({"dt_bias": jnp.zeros(3)}, {}, r"dt_bias must be \(4,\); found \(3,\)"),
         ({"h0": jnp.zeros((1, 4, 3))}, {}, r"h0 must be \(1, 3, 4\); found \(1, 4, 3\)"),
-        ({}, {"resets": (jnp.zeros((1, 5), bool),)}, r"resets must be 2 of shape \(1, 5\); found \[.*\]"),
+        (
+            {},
+            {"resets": (jnp.zeros((1, 5), bool),)},
+            r"resets must be a tuple of 2 arrays of shape \(1, 5\); found \[.*\]",
+        ),
         ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
         ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla', .*"),
     ],
