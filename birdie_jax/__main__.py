@@ -1,6 +1,6 @@
 """The console command: `birdie train` runs what `python -m birdie_jax.train` runs, from any folder.
 
-Only the module of the verb is imported. A launcher is a verb too, such as `launch.local`.
+It imports only the module of the verb. Launchers, such as `launch.local`, are verbs too.
 """
 
 import ast
@@ -30,10 +30,10 @@ _BAD_COMMAND_LINE = 2
 
 
 def main() -> None:
-    """Run the verb that the command line names, with the arguments behind it."""
+    """Run the verb of the command line with the arguments after it."""
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in VERBS:
-        # The module finds its own name and arguments, as after `python -m`.
+        # Leave the module its own name and arguments, as with `python -m`.
         del sys.argv[1]
         runpy.run_module(_module_of(verb), run_name="__main__", alter_sys=True)
     elif verb in ("--help", "-h", "-help"):
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _module_of(verb: str) -> str:
-    # A wheel has launch/ below birdie_jax/; a checkout has it beside.
+    # A wheel has launch/ below birdie_jax/; a checkout has it next to birdie_jax/.
     beside = verb.startswith("launch.") and importlib.util.find_spec("birdie_jax.launch") is None
     return verb if beside else f"birdie_jax.{verb}"
 

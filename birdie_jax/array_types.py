@@ -1,4 +1,4 @@
-"""One glossary of array shapes for the whole package; annotations are checked under test.
+"""The array shapes of the package; tests check the annotations.
 
 Dimensions: `rows` (packed sequences in a batch), `length` (tokens in a row), `features` (width of the
 residual stream), `state` (recurrent channels N of the papers), `vocab` (rows of the embedding table),
@@ -9,22 +9,22 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray, UInt32
 from jaxtyping import Key as KeyArray
 
-# On the host or on devices; a single row may omit the axis of rows.
+# On the host or on devices; a single row may lack the axis of rows.
 PackedIds = Int32[np.ndarray | Array, "*rows length"]
 PackedMask = Bool[np.ndarray | Array, "*rows length"]
 TokenIds = Int[Array, "rows length"]
 TokenMask = Bool[Array, "rows length"]
 Activations = Float[Array, "rows length features"]
 StateSequence = Float[Array, "rows length state"]
-# What a recurrence gives, where heads of several channels may take the place of channels.
+# The output of a recurrence; heads of several channels may replace channels.
 RecurrentSequence = Float[Array, "rows length *channels"]
-# A channel has one number, or several as those of a selective scan; a head has a matrix.
+# A channel has one number, or several as in a selective scan; a head has a matrix.
 RowState = Float[Array, "rows *numbers state"]
 ArmVector = Float[Array, " arms"]
 Scalar = Float[Array, ""]
 Key = PRNGKeyArray
 KeyData = UInt32[Array, "2"]
-# One key for each row of a batch, or of a part of it; and the same for each layer.
+# One key for each row of a batch or of a part of it; then also for each layer.
 RowKeys = KeyArray[Array, " rows"]
 LayerKeys = KeyArray[Array, "layers rows"]
 

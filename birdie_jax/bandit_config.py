@@ -1,4 +1,4 @@
-"""The fields of `config.bandit`, with their meanings, types and defaults."""
+"""The fields of `config.bandit`: meanings, types and defaults."""
 
 from dataclasses import dataclass, field
 
@@ -43,11 +43,11 @@ class ThompsonConfig:
     """The settings of policy thompson (`bandit/policies/thompson.py`).
 
     Attributes:
-        samples: draws of the model at a decision; each draw votes for an arm.
+        samples: the number of draws of the model at a decision; each draw votes for an arm.
         exploration: the share of the mixture that the mixture's own weights always keep.
-        memory: decisions after which a reward counts for about a third.
-        prior_deviation: the deviation of the rewards between arms, before any observation.
-        noise_deviation: the deviation of the rewards under one mixture.
+        memory: the number of decisions after which a reward counts for about a third.
+        prior_deviation: the standard deviation of the rewards between arms, before any observation.
+        noise_deviation: the standard deviation of the rewards under one mixture.
     """
 
     samples: PosteriorSamples = 16
@@ -65,12 +65,13 @@ class TrustRegionConfig:
 
     Attributes:
         step: how much a gain of unit size moves the logarithm of a class's share at a decision.
-        kl_limit: the largest Kullback-Leibler divergence of a decision's shares from those before, in nats.
+        kl_limit: the maximum Kullback-Leibler divergence of a decision's shares from the previous shares,
+            in nats.
         floor: the share of the mixture that the mixture's own weights always keep.
-        perturbation: how much pairs and attribution change each share to learn about it: by this part of
-            it up, and as far down on a logarithmic scale.
-        memory: decisions after which a third remains of the observations of pairs and attribution, and of
-            the distance of the shares from the mixture's own.
+        perturbation: how much pairs and attribution change each share to learn about it: up by this part of
+            the share, and equally far down on a logarithmic scale.
+        memory: the number of decisions after which a third remains of the observations of pairs and
+            attribution, and of the distance of the shares from the mixture's own.
     """
 
     step: LearningRate = 0.2
@@ -82,34 +83,38 @@ class TrustRegionConfig:
 
 @dataclass(frozen=True)
 class BanditConfig:
-    """How the mixture is chosen while training runs.
+    """The choice of the mixture during training.
 
     Attributes:
         policy: how to choose the mixture; fixed: the mixture's own weights. docs/steer_the_mixture.md lists
             all policies.
         reward: how to score an action; the same page lists all rewards.
-        reward_memory: observations that set the scale of a reward; the published one has no scale.
-        every_steps: train steps between two decisions; each measures every arm's validation loss.
+        reward_memory: the number of observations that set the scale of a reward; the published reward has
+            no scale.
+        every_steps: the number of train steps between two decisions; each decision measures every arm's
+            validation loss.
         critic: gated_ssm (Birdie) or transformer (the early draft's RL-MoD).
         critic_layers: depth of the critic.
         critic_features: width of the critic.
         critic_state: recurrent channels of a Gated SSM critic.
-        critic_updates: optimizer steps a decision, each on the whole history.
-        critic_learning_rate: AdamW's.
-        critic_weight_decay: AdamW's.
-        critic_clip: largest global gradient norm.
+        critic_updates: the number of optimizer steps per decision, each on the whole history.
+        critic_learning_rate: the learning rate of AdamW.
+        critic_weight_decay: the weight decay of AdamW.
+        critic_clip: the maximum global gradient norm.
         critic_error: scaled (of class-scaled rewards, as published) or classes (classes weigh the same).
-        critic_noise: relative uniform noise on the critic's inputs while it learns.
+        critic_noise: relative uniform noise on the critic's inputs during its updates.
         selection: candidates (mean of the best random mixtures) or top_arms (RL-MoD: the M best arms).
-        candidates: uniform random mixtures; as many again are sharpened by the fourth power.
+        candidates: the number of uniform random mixtures; the same number again is sharpened with the
+            fourth power.
         candidate_prior: classes (random masses of classes, each split at random within its class) or arms
             (random over all arms, as published: the mass of a class stays near its share of the arms).
-        average_best: the proposal is the mean of this many best candidates (1 = the best one).
+        average_best: the number of best candidates whose mean is the proposal; 1 = the best one.
         top_arms: M of `selection` top_arms.
         explore_first: share of all decisions that always explore.
-        explore_decay: share of all decisions over which that probability then falls along a cosine.
-        explore_from: the probability of exploring where the fall begins.
-        explore_to: the probability of exploring where the fall ends, and from then on.
+        explore_decay: share of all decisions over which the probability of exploring then falls along a
+            cosine.
+        explore_from: the probability of exploring at the start of the fall.
+        explore_to: the probability of exploring at the end of the fall and later.
         stages: the schedule of policy staged, by shares of the run, with weights of classes:
             "0: causal_lm=1; 0.5: causal_lm=1, copying=2".
         exp3s: the settings of policy exp3s.

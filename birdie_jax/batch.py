@@ -1,4 +1,4 @@
-"""Batch: what the host hands to the device, and all that a model may know about its tokens."""
+"""`Batch`: the arrays that the host passes to the devices, and all that a model knows about its tokens."""
 
 from typing import NamedTuple
 
@@ -8,18 +8,18 @@ from birdie_jax.array_types import PackedIds, PackedMask
 class Batch(NamedTuple):
     """Packed samples as arrays of shape [rows, length] (or [length] for a single unpadded row).
 
-    A sample of context c and target t covers len(c) + len(t) positions: the context, the start token,
-    then all of the target but its last token (Birdie paper, appendix E.1). A sample with labels in place
-    covers its context alone. A NamedTuple is a pytree, so a Batch of numpy arrays passes through
-    `jax.jit` unchanged.
+    A sample of context c and target t covers len(c) + len(t) positions: the context, the start token, then
+    the target without its last token (Birdie paper, appendix E.1). A sample with labels in place covers
+    only its context. A NamedTuple is a pytree, so a Batch of NumPy arrays passes through `jax.jit`
+    unchanged.
 
-    The fields are not checked at runtime, because JAX and the planner also put what stands for an array
-    into the same tuple: its shape, or its sharding.
+    The fields are not checked at runtime, because JAX and the planner also fill the same tuple with shapes
+    or shardings.
 
     Attributes:
         tokens: int32, the model's inputs.
         targets: int32, labels; read only where `loss_mask`.
-        loss_mask: bool, true on the positions whose next token is the target's, or that have a label in
+        loss_mask: bool, true on positions with a label: the next token is in the target, or the label is in
             place.
         segment_ids: int32, 0 on padding and on the spacing between samples, 1.. = sample within the row.
         positions: int32, index within the sample, 0 on padding.

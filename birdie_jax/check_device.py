@@ -8,7 +8,7 @@ figure of such devices. A table shows the low figures and what to try. Reads and
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before the imports below start threads.
+    # Call this before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -54,7 +54,7 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process: 0
 
 
 def run(config: Config, processes: Processes) -> dict[str, Any]:
-    """Check and measure; print the table, and return it as plain values."""
+    """Check and measure, print the table, and return it as plain values."""
     if config.finetune.stages:
         raise ConfigError(
             f"config.finetune.stages: found {len(config.finetune.stages)} stages; allowed: none; name a "

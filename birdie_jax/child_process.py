@@ -1,4 +1,4 @@
-"""A training in a child process, which ends when this process ends."""
+"""A training run in a child process, which ends with this process."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGTERM and interrupts to a training, which then saves a checkpoint, and wait for it."""
+    """Terminate the child on SIGTERM or an interrupt, and wait while it saves a checkpoint and ends."""
 
     def stop(number: int, frame: object) -> None:
         del frame

@@ -1,4 +1,4 @@
-"""Start a command: parse its flags, and print a user's error as one line."""
+"""Starts a command: parses its flags and prints a user's error as one line."""
 
 import keyword
 import os
@@ -14,7 +14,7 @@ from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, s
 from birdie_jax.imports import import_extension
 from birdie_jax.storage import endless_kind
 
-# The flags that the functions below define are those of the commands that call them.
+# The flags that the functions below define belong to the calling commands.
 flags.disclaim_key_flags()
 
 _OVERRIDE = "--config."
@@ -22,14 +22,14 @@ _IMPORT = "import"
 _HELP = frozenset({"--help", "-help", "--h", "-h", "--helpshort"})
 _MISSING = re.compile(r"flag --(\w+)=None: Flag --\w+ must have a value other than None\.")
 _COMMAND = re.compile(r"python -m birdie_jax\.[^`\n]*[^`\n. \\]")
-# Text between dots that is not a name in Python.
+# Text between dots that is not a Python name.
 _NO_NAME = re.compile(rf"\d\w*|{'|'.join(keyword.kwlist)}")
 _BAD_COMMAND_LINE = 2
 _INTERRUPTED = 130
 
 
 def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Exception]) -> None:
-    """Parse the flags, and call `main` with the program's name.
+    """Parse the flags and call `main` with the program's name.
 
     An invalid command line ends the program with status 2, an error with `exit_status`, an interruption
     with 130. If the reader of standard output closes it, as `head` does, the program ends without a
@@ -38,7 +38,7 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
     Args:
         verb: the name of the command's module, for messages.
         main: the command itself.
-        user_errors: exceptions that end this command as a `BirdieError` does.
+        user_errors: exceptions that end this command like a `BirdieError`.
     """
     if _IMPORT not in flags.FLAGS:
         flags.DEFINE_multi_string(
@@ -60,7 +60,7 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
             raise
     finally:
         if is_output_closed():
-            # Python would raise when it flushes what is left.
+            # Otherwise Python would raise when it flushes the rest.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -68,16 +68,16 @@ def is_output_closed() -> bool:
     """Return whether the reader of standard output has closed its pipe."""
     try:
         descriptor = sys.stdout.fileno()
-    except OSError:  # it is no file
+    except OSError:  # it is not a file
         return False
-    # A flush does not show this: it may have dropped the unwritten text already.
+    # A flush would not show this: it may already have dropped the unwritten text.
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
-    """Set the flags, or end the command with status 2; return only the program's name.
+    """Set the flags, or end the command with status 2; return the program's name.
 
     With `--help`, print the command's docstring and its flags, and end with status 0.
 
@@ -90,19 +90,19 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
         sys.exit()
     check_flag_files(verb, arguments)
     try:
-        # Before --config: an import may define its fields.
+        # Import before reading --config: an import may define fields.
         for name in _values_of(_IMPORT, arguments):
             import_extension(name, f"--{_IMPORT}")
-        # ml_collections reads the arguments of the program itself.
+        # ml_collections reads the program's arguments itself.
         sys.argv[:] = subscript_keywords(arguments)
         left = flags.FLAGS(list(sys.argv))
     except ConfigError as error:
         refuse_command_line(verb, str(error))
     except (flags.Error, LookupError, AttributeError, TypeError, ValueError, OSError) as error:
-        # absl writes one line for each of several flags.
+        # absl writes one line per flag.
         refuse_command_line(verb, str(error).replace("\nflag --", "; flag --"))
     except RecursionError:
-        # absl searches for a flag with a similar name, by recursion over the characters.
+        # absl searches for similar flags with a recursion over characters.
         refuse_command_line(verb, "the name of a flag is too long")
     if len(left) > 1:
         refuse_command_line(verb, f"unknown argument {shown(left[1])}; every option begins with --")
@@ -122,7 +122,7 @@ def check_flag_files(verb: str, arguments: Sequence[str]) -> None:
 
 
 def given_imports() -> tuple[str, ...]:
-    """Return the names that --import gives."""
+    """Return the names in --import."""
     return tuple(flags.FLAGS[_IMPORT].value or ()) if _IMPORT in flags.FLAGS else ()
 
 
@@ -143,7 +143,7 @@ def refuse(verb: str, error: Exception, message: str = "") -> NoReturn:
     Args:
         verb: the name of the command's module.
         error: the error.
-        message: printed in place of the error's own message.
+        message: replaces the error's own message.
     """
     print(f"birdie_jax.{verb}: {one_line(without_secrets(message or str(error)))}", file=sys.stderr)
     sys.exit(exit_status(error))
@@ -166,7 +166,7 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
 
 
 def with_example(message: str) -> str:
-    """Return a message about missing flags, with the command of the verb's docstring."""
+    """Return a message about missing flags, with the example command from the verb's docstring."""
     example = _COMMAND.search(_docstring())
     return f"{message}; example: {example[0]}" if example else message
 
@@ -177,13 +177,13 @@ def _docstring() -> str:
 
 
 def define_path(name: str, help_text: str, *, required: bool = False) -> flags.FlagHolder:
-    """Define a flag for the name of a file or folder, and return it; an empty name is refused.
+    """Define and return a flag for the name of a file or folder; refuse an empty name.
 
     A shell expands an unset variable to an empty name, which Python reads as the current folder.
 
     Args:
         name: the name of the flag.
-        help_text: the text of --help about it.
+        help_text: the flag's text in --help.
         required: whether the command needs it.
     """
     holder = flags.DEFINE_string(name, None, help_text, required=required)
@@ -203,10 +203,10 @@ def forbid_empty(name: str) -> None:
 
 
 def subscript_keywords(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--config.init.from` written as `--config.init["from"]`.
+    """Return the arguments, with `--config.init.from` rewritten as `--config.init["from"]`.
 
-    ml_collections reads the path of a field as Python, where neither the keyword `from` nor `1_flan` can be
-    a name.
+    ml_collections reads the path of a field as Python, in which `from` (a keyword) and `1_flan` are not
+    names.
     """
 
     def written(argument: str) -> str:

@@ -16,9 +16,8 @@ _MIN_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 def cache_compiled_programs() -> None:
     """Use JAX's persistent compilation cache, so the next command does not compile again.
 
-    The cache is in the folder that JAX_COMPILATION_CACHE_DIR names, which may be a shared bucket, or
-    otherwise in this machine's cache folder. Without a folder, programs are not cached, and a warning says
-    why.
+    The cache is in JAX_COMPILATION_CACHE_DIR, which may be a shared bucket, or otherwise in this machine's
+    cache folder. Without a folder, programs are not cached, and a warning explains why.
 
     Raises:
         ConfigError: JAX_COMPILATION_CACHE_DIR is a URL that cannot be used.
@@ -29,7 +28,7 @@ def cache_compiled_programs() -> None:
         except ConfigError as error:
             raise ConfigError(f"{_VARIABLE}: {error}") from error
         if is_remote(folder):
-            # XLA itself writes these caches, and only to disks.
+            # XLA writes these caches itself, and only to disks.
             jax.config.update("jax_persistent_cache_enable_xla_caches", "")
     else:
         try:

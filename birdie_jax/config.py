@@ -1,10 +1,9 @@
-"""Convert a ConfigDict to frozen dataclasses; every error names the field.
+"""Converts a ConfigDict to frozen dataclasses; every error names the field.
 
 config_sections.py has the fields with their types and defaults. A mixer's own section is in the mixer's
-file under models/. The type of a field limits its value (config_types.py). This module has the known names
-and the relations between fields. A file in configs/ starts from `default_config()`, changes some fields,
-and returns the ConfigDict. `parse_config` checks it and returns plain, immutable Python to the rest of the
-program.
+file under models/. The type of a field limits its value (config_types.py). This module checks names and the
+relations between fields. A file in configs/ starts from `default_config()`, changes some fields, and
+returns the ConfigDict. `parse_config` checks it and returns plain, immutable Python objects.
 """
 
 import dataclasses
@@ -80,11 +79,11 @@ def parse_config(config: ml_collections.ConfigDict, *, importing: bool = True) -
 
     Args:
         config: every field of a configuration.
-        importing: whether `config.imports` is imported first.
+        importing: whether to import `config.imports` first.
 
     Raises:
-        ConfigError: an unknown or missing field, a wrong type or an unusable value, a password or token, or
-            an import fails.
+        ConfigError: a field is unknown or missing, has a wrong type or an unusable value, or contains a
+            password or token; or an import fails.
     """
     plain = _plain(config)
     _refuse_secrets(plain)
@@ -97,7 +96,7 @@ def parse_config(config: ml_collections.ConfigDict, *, importing: bool = True) -
 
 
 def _refuse_secrets(value: Any, *keys: object) -> None:
-    """Refuse secrets, which must not reach config.json: anybody may read it."""
+    """Refuse secrets: they must not reach config.json, which anybody may read."""
     if isinstance(value, str) and (clean := without_secrets(value)) != value:
         path = functools.reduce(inner_path, keys, "config")
         raise ConfigError(
@@ -112,10 +111,10 @@ def _refuse_secrets(value: Any, *keys: object) -> None:
 
 
 def import_named(config: ml_collections.ConfigDict) -> None:
-    """Import the names in `config.imports`; add their hashes there, and the sections of new mixers.
+    """Import the names in `config.imports`; add their hashes and the sections of new mixers.
 
     Raises:
-        ConfigError: one is missing, or does not run.
+        ConfigError: an import is missing or does not run.
     """
     names = parse_typed(tuple[RequiredName, ...], config.get("imports", ()), "config.imports", ConfigError)
     if not names:
@@ -135,7 +134,7 @@ def _plain(config: ml_collections.ConfigDict) -> dict[str, Any]:
             path = inner_path("config", name)
             plain[name] = value.to_dict() if isinstance(value, ml_collections.ConfigDict) else value
     except TypeError as error:
-        # ml_collections sorts the keys of a section to list them.
+        # ml_collections sorts the keys of a section, which fails for keys of several types.
         raise ConfigError(f"{path}: found keys of several types in a section; allowed: str") from error
     return plain
 
@@ -144,7 +143,7 @@ def corpora_of(data: DataConfig) -> dict[str, CorpusConfig]:
     """Return the corpora of `data.corpora` by their names, sorted.
 
     Raises:
-        ConfigError: a name or an entry cannot be used, or `data.prepared` is given too.
+        ConfigError: a name or an entry is unusable, or `data.prepared` is set too.
     """
     corpora = {}
     for name in sorted(data.corpora):
@@ -186,7 +185,7 @@ def _section_to_dict(section: Any) -> dict[str, Any]:
 
 
 def _fields_of(section: type) -> dict[str, Any]:
-    """Return the type of each field of a section with its bounds; a model has the mixers' sections too."""
+    """Return the type and bounds of each field of a section; a model also has the mixers' sections."""
     hints = typing.get_type_hints(section, include_extras=True)
     fields = {file_key(field): hints[field.name] for field in dataclasses.fields(section)}
     if section is ModelConfig:
@@ -222,14 +221,14 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
 
 
 def _homonyms(fields: dict[str, Any], name: object, path: str) -> str:
-    """Return the inner sections of a section that have a field of this name."""
+    """Return a text about the inner sections that have a field of this name."""
     inner = [section for section, hint in fields.items() if dataclasses.is_dataclass(hint)]
     found = [f"{path}.{section}.{name}" for section in inner if name in _fields_of(fields[section])]
     return f"; such a field is {' and '.join(found)}" if found else ""
 
 
 def _check_predicted_ids(model: ModelConfig, require: Require) -> None:
-    """Check the fields of prompts without a start token, and that some token has a probability."""
+    """Check the fields of prompts without a start token, and the range of predicted ids."""
     allowed = "true, or a causal model: model.bidirectional=false"
     require(model.start_token or not model.bidirectional, "model.start_token", allowed)
     allowed = "an id of text, at least 256, where model.start_token=false"
@@ -256,10 +255,10 @@ def _require_of(config: Config) -> Require:
 
 
 def check_batches(config: Config) -> None:
-    """Check the rows of pre-training, or of the stage whose rows `config.batching` has.
+    """Check the rows of pre-training, or of the stage in `config.batching`.
 
     Raises:
-        ConfigError: they cannot be divided, or are too long; the message names the field.
+        ConfigError: the rows cannot be divided or are too long; the message names the field.
     """
     require = _require_of(config)
     require(
@@ -293,12 +292,12 @@ def check_batches(config: Config) -> None:
 
 
 def check_config(config: Config) -> None:
-    """Check the relations between fields, and the names that they hold.
+    """Check the relations between fields, and the names in them.
 
     The stages of fine-tuning define its batches, which `check_batches` checks with `stage_config`.
 
     Raises:
-        ConfigError: one of them is invalid; the message names the field.
+        ConfigError: a field is invalid; the message names it.
     """
     require = _require_of(config)
 

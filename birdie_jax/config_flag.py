@@ -1,7 +1,7 @@
 """The flag --config: a Python file that returns a configuration, and flags that set its fields.
 
-ml_collections parses the fields, `--config.section.field=value`. This module loads the file, so any error
-in it is reported in one line.
+ml_collections parses the fields, `--config.section.field=value`. This module loads the file, and reports
+any error in it as one line.
 """
 
 import ast
@@ -35,12 +35,12 @@ _OVERRIDE = re.compile(rf"--?(?:no)?{_NAME}\.(?P<path>[^=]*)")
 
 
 class _UserNamed(NamedTuple):
-    """A section whose fields are named by the user.
+    """A section with fields that the user names.
 
     Attributes:
-        kind: the word for one of them.
+        kind: the word for a field.
         kinds: the plural of the word.
-        example: a value of the flag that sets all of them.
+        example: a value of the flag that sets all fields.
     """
 
     kind: str
@@ -70,13 +70,13 @@ class ConfigFlagError(flags.Error):
 
 
 class ConfigFileParser(flags.ArgumentParser):
-    """The parser of --config: `FILE` or `FILE:VARIANT` becomes the configuration that the file returns."""
+    """The parser of --config, from `FILE` or `FILE:VARIANT` to the configuration that the file returns."""
 
     def parse(self, argument: str) -> ml_collections.ConfigDict:
-        """Load a configuration, and check that it has every field that a flag sets.
+        """Load a configuration and check that it has every field that a flag sets.
 
         Raises:
-            ConfigFlagError: the file or a field cannot be used.
+            ConfigFlagError: the file or a field is unusable.
         """
         arguments = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
         try:
@@ -94,16 +94,16 @@ class ConfigFileParser(flags.ArgumentParser):
 
 
 def define_config(help_text: str) -> flags.FlagHolder:
-    """Define the flag --config, and return it; its value is the configuration with all fields set.
+    """Define and return the flag --config; its value is the configuration with all fields set.
 
     Args:
-        help_text: its text in --help.
+        help_text: the flag's text in --help.
     """
     check_flag_files(Path(sys.argv[0]).stem, sys.argv)
     try:
         holder = config_flags.DEFINE_config_file(_NAME, None, f"{help_text} {_FIELDS_HELP}")
     except (flags.Error, ValueError, OSError) as error:
-        # This reads the command line already, and so the file of a --flagfile, which may not be text.
+        # This already reads the command line, including a --flagfile, which may not be text.
         refuse_command_line(Path(sys.argv[0]).stem, str(error))
     flags.FLAGS[_NAME].parser = ConfigFileParser()
     return holder
@@ -113,8 +113,8 @@ def load_config(argument: str) -> ml_collections.ConfigDict:
     """Return the configuration of a file or a preset, `FILE`, `PRESET`, `FILE:VARIANT` or `PRESET:VARIANT`.
 
     Raises:
-        ConfigError: there is no such file or preset, it does not run, or it returns something else; the
-            message names the file, and the line where there is one.
+        ConfigError: the file or preset does not exist, does not run, or returns something else; the message
+            names the file, and the line if there is one.
     """
     name, colon, variant = argument.partition(":")
     where = f"--{_NAME}={one_line(argument, 300)}"
@@ -136,7 +136,7 @@ def load_config(argument: str) -> ml_collections.ConfigDict:
     with _user_errors(where, file):
         import_named(config)
     if isinstance(config, ml_collections.FrozenConfigDict):
-        # Flags cannot set fields of a frozen one.
+        # Flags cannot set the fields of a frozen configuration.
         return ml_collections.ConfigDict(config.to_dict())
     return config
 
@@ -163,7 +163,7 @@ def _find_file(name: str, where: str) -> Path:
 
 @contextlib.contextmanager
 def _user_errors(where: str, file: Path) -> Iterator[None]:
-    """Convert any exception of a config file, which is the user's own program, to one line."""
+    """Convert any exception of a config file, which is a user's program, to one line."""
     try:
         yield
     except ConfigError as error:
@@ -175,9 +175,9 @@ def _user_errors(where: str, file: Path) -> Iterator[None]:
 def _run_file(path: Path) -> ModuleType:
     loader = importlib.machinery.SourceFileLoader(f"{_NAME}_file", str(path))
     spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
-    assert spec is not None  # a loader is given
+    assert spec is not None  # `loader` is set
     module = importlib.util.module_from_spec(spec)
-    # The file's own classes look for their module here.
+    # The file's classes look up their module here.
     sys.modules[loader.name] = module
     loader.exec_module(module)
     return module
@@ -197,7 +197,7 @@ def _check_variant(get_config: Any, variants: Sequence[str], where: str) -> None
 
 
 def _describe(error: BaseException, file: Path) -> str:
-    """Return the exception of a config file, with the last line that ran in the file."""
+    """Return a text about the exception of a config file, with the last line that ran in the file."""
     path = str(file)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == path]
@@ -213,7 +213,7 @@ def check_overrides(arguments: Sequence[str]) -> None:
     """Check that every `--config.section.field=value` names a field.
 
     Raises:
-        ConfigError: one does not; the message names it and the fields that are allowed.
+        ConfigError: one does not; the message names it and the allowed fields.
     """
     for written, path, value in _overrides(arguments):
         section: Any = default_config()
@@ -242,7 +242,7 @@ def check_overrides(arguments: Sequence[str]) -> None:
 
 
 def _repeated_key(text: str) -> object | None:
-    """Return a key that a dictionary, or one within it, has twice; Python would use the last."""
+    """Return a key that a dictionary or a nested one repeats; Python would use the last value."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -264,7 +264,7 @@ def _is_mapping(text: str) -> bool:
 
 
 def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
-    """Check that the configuration has each corpus, arm, task or stage whose field a flag sets."""
+    """Check that the configuration has every corpus, arm, task or stage that a flag changes."""
     for written, path, _ in _overrides(arguments):
         section: Any = config
         for depth, part in enumerate(path):
@@ -281,7 +281,7 @@ def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDic
             section = section[part]
 
 
-# These parse a value in the same way as the flag of a field of that type.
+# These parse a value like the flag of a field of that type.
 _PARSERS: dict[type, tuple[flags.ArgumentParser, str]] = {
     bool: (flags.BooleanParser(), "true or false"),
     int: (flags.IntegerParser(), "an integer"),
@@ -290,10 +290,10 @@ _PARSERS: dict[type, tuple[flags.ArgumentParser, str]] = {
 
 
 def _check_types(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
-    """Check that a flag sets a number to a number, and a truth value to a truth value.
+    """Check that a flag sets a number to a number, and a boolean to a boolean.
 
     Raises:
-        ConfigError: the flag has another text.
+        ConfigError: a flag has another value.
     """
     for written, path, value in _overrides(arguments):
         found: Any = config
@@ -309,9 +309,9 @@ def _check_types(arguments: Sequence[str], config: ml_collections.ConfigDict) ->
 
 
 def _overrides(arguments: Sequence[str]) -> list[tuple[str, tuple[Any, ...], str | None]]:
-    """Return the fields that arguments set: as written, as a path of names, and the value.
+    """Return the fields that the arguments set: the text, the path of names, and the value.
 
-    The value is None if it is the next argument.
+    The value is None if the next argument has it.
     """
     found = []
     for argument, subscripted in zip(arguments, subscript_keywords(arguments), strict=True):

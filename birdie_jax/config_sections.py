@@ -1,6 +1,6 @@
-"""Every field of a configuration, with its meaning, its type and its default.
+"""The fields of a configuration: meanings, types and defaults.
 
-The fields of one mixer are in the mixer's own file, as a `MixerConfig`; those of the bandit are in
+A mixer's fields are in the mixer's own file, as a `MixerConfig`. The bandit's fields are in
 bandit_config.py.
 """
 
@@ -58,18 +58,18 @@ from birdie_jax.config_types import (
 from birdie_jax.storage import FILE_KEY
 
 Require = Callable[[bool, str, str], None]
-"""(condition, field, allowed) -> refuse the configuration, naming the field, unless the condition holds."""
+"""(condition, field, allowed) -> raises an error that names the field, unless the condition holds."""
 
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """One of several texts that a run reads together: an entry of `data.corpora`.
+    """A text in `data.corpora`, of several that a run reads together.
 
     Attributes:
-        source: as `data.source`.
+        source: see `data.source`.
         prepared: directory written by prepare_data; empty = prepare `source`.
-        weight: the share of the corpus in the row positions of the arms that read it, before normalisation.
-        max_epochs: how often the run may read its text; 0 = as often as needed.
+        weight: the share of the corpus in the positions of the arms that read it, before normalisation.
+        max_epochs: the maximum number of passes over its text; 0 = as many as needed.
     """
 
     source: Text = ""
@@ -80,26 +80,26 @@ class CorpusConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where text comes from, and how it becomes token shards.
+    """The source of text, and its preparation as token shards.
 
     Attributes:
         source: "stdlib" (the Python standard library), a file, a folder or a glob of documents. This field
             and the next three may be URLs, gs://... or s3://...; this field may also be hf://datasets/...
         prepared: directory written by prepare_data; empty = prepare `source` into `cache_dir`.
-        corpora: several texts in place of `source` and `prepared`, name -> {source or prepared, weight,
+        corpora: several texts instead of `source` and `prepared`, name -> {source or prepared, weight,
             max_epochs}, see `CorpusConfig`. All use one tokenizer: `tokenizer`, or the tokenizer of the
-            prepared ones, or a new one that is trained on a sample of all, by their weights.
+            prepared ones, or a new one, trained on a sample of all by their weights.
         cache_dir: folder for prepared sources; empty = ~/.cache/birdie_jax/data.
         mirror_gib: GiB of this machine's cache folder for copies of a bucket's shards. Text that does not
             fit is read from the bucket record by record; gs:// supports this, s3:// does not.
         tokenizer: a SentencePiece .model; empty = train one on a sample of the source.
         vocab_size: pieces of a new tokenizer.
         text_field: field of .jsonl, .parquet and .json records that holds the text; a.b = the field b of a.
-        record_tokens: longer documents are cut into records of at most this many tokens.
+        record_tokens: the maximum number of tokens in a record; longer documents are split.
         validation_fraction: share of documents held out.
         document_separator: text between two documents of a file; empty = each file is one document.
-        document_filter: which records are documents, by their fields, as in "language == en and
-            len(text) >= 200"; empty = all. See docs/prepare_text.md.
+        document_filter: the condition on a record's fields to keep it as a document, as in "language == en
+            and len(text) >= 200"; empty = all. See docs/prepare_text.md.
         deduplicate: drop documents with the text of an earlier one.
     """
 
@@ -136,15 +136,15 @@ class ObjectivesConfig:
 
 @dataclass(frozen=True)
 class BatchingConfig:
-    """Shape of the global batch, and the processes that make it.
+    """The shape of the global batch, and the processes that make it.
 
     Attributes:
-        rows: packed rows of the global batch.
+        rows: the number of packed rows in the global batch.
         length: tokens of a row.
         spacing: padding tokens between two samples of a row.
-        lookahead: examples that a row stream may hold back to fill rows better.
-        workers: processes that make batches; 0 = a thread of this process.
-        prefetch: batches made ahead of the train step.
+        lookahead: the number of examples that a row stream may hold back to fill rows better.
+        workers: the number of processes that make batches; 0 = a thread of this process.
+        prefetch: the number of batches made ahead of the train step.
     """
 
     rows: Rows = 512
@@ -164,15 +164,15 @@ class MixerConfig:
 
     Attributes:
         section: the name of the section.
-        free_fields: the fields that fine-tuning may change from the run that it starts from: they change
-            the result only by rounding, or follow from the shapes of the parameters.
+        free_fields: the fields that fine-tuning may change from its source run: they change the result only
+            by rounding, or follow from the shapes of the parameters.
     """
 
     section: ClassVar[str]
     free_fields: ClassVar[frozenset[str]] = frozenset()
 
     def layer_models(self) -> tuple[str, ...]:
-        """Return the models whose blocks the layers use, in turn; empty = all are blocks of this model."""
+        """Return the models whose blocks the layers use, in turn; empty = blocks of this model."""
         return ()
 
     @property
@@ -182,7 +182,7 @@ class MixerConfig:
 
     @property
     def influence_problem(self) -> tuple[str, str] | None:
-        """Why the mixer cannot score the influence of tokens, which prunes prompts, and which models can.
+        """The reason that the mixer cannot score tokens' influence for pruning, and the models that can.
 
         Both are parts of a message: "found model 'transformer', <why>; allowed: <what can>".
         """
@@ -206,7 +206,7 @@ class MixerConfig:
         """
 
     def check_platform(self, model: "ModelConfig", platform: str, require: Require) -> None:
-        """Check that the fields can be compiled for devices of a platform.
+        """Check that the fields compile for devices of a platform.
 
         Runs only for a model with this mixer, before compilation.
 
@@ -217,7 +217,7 @@ class MixerConfig:
         """
 
     def mesh_problem(self, model: "ModelConfig", length: int, axis: str, size: int) -> str | None:
-        """Return why the mixer cannot be divided over a mesh axis; None if it can.
+        """Return why the mixer cannot be divided over a mesh axis, or None if it can.
 
         By default a mixer is divided only by rows and features.
 
@@ -225,14 +225,14 @@ class MixerConfig:
             model: the architecture.
             length: tokens of a row.
             axis: a mesh axis: "data", "fsdp", "tensor" or "sequence".
-            size: devices along it.
+            size: the number of devices along the axis.
         """
         if size == 1 or axis in ("data", "fsdp"):
             return None
         return f"{model.name} is not divided over {axis}"
 
     def extra_flops_per_token(self, model: "ModelConfig", length: int) -> float:
-        """Return the FLOPs of a train step, for each token, beyond 6 for each parameter of the mixer.
+        """Return the FLOPs per token of a train step, in addition to 6 per parameter of the mixer.
 
         Args:
             model: the architecture.
@@ -241,9 +241,9 @@ class MixerConfig:
         return 0.0
 
     def computation(self, model: "ModelConfig") -> dict[str, Any]:
-        """Return the fields that define the computation of the mixer, by their paths below `config.model`.
+        """Return the fields that define the mixer's computation, by their paths below `config.model`.
 
-        If the default of a field means a value of the model, the result has that value.
+        If a field's default refers to a value of the model, the result has that value.
 
         Args:
             model: the architecture.
@@ -257,7 +257,7 @@ Section = TypeVar("Section", bound=MixerConfig)
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Architecture: the fields of all models.
+    """The architecture: the fields of all models.
 
     Each registered mixer also has its own section, `config.model.<section>`.
 
@@ -269,23 +269,24 @@ class ModelConfig:
             for masked language modelling: bigs, stack_ssm, gated_attention, stack_attention.
         layers: the number of blocks.
         features: the width D of the residual stream.
-        state: the recurrent channels N of a block, in mamba and mamba2 the inner channels E, in
-            gated_deltanet those of all values; half of them run in reverse where `bidirectional`.
-        mlp_features: the inner width of the MLP; in bigs and gated_attention of the gate, 3 D in the paper.
-        bidirectional: whether the context is read in both directions.
+        state: the number of recurrent channels N of a block; in mamba and mamba2 of inner channels E, in
+            gated_deltanet of the channels of all values. Half of them run in reverse if `bidirectional`.
+        mlp_features: the inner width of the MLP; in bigs and gated_attention the width of the gate, 3 D in
+            the paper.
+        bidirectional: whether the model reads the context in both directions.
         tie_embeddings: whether the output head is the embedding table.
         dtype: the type of activations and matrix products. Parameters are always float32.
-        scan_dtype: the type of the recurrence where it goes through memory. bfloat16 has no value between
-            0.996 and 1, so slow decays need float32. mamba ignores it and uses float32; mamba2 and
-            gated_deltanet read the operands of their products in `dtype`, and everything else is float32.
+        scan_dtype: the type of the recurrence in memory. bfloat16 has no value between 0.996 and 1, so slow
+            decays need float32. mamba ignores it and uses float32; mamba2 and gated_deltanet read the
+            operands of their products in `dtype`, and everything else is float32.
         scan_implementation: the implementation of `pallas_kernels.gated_scan`, in mamba, mamba2 and
             gated_deltanet of `selective_scan`, `ssd` and `gated_delta_rule`; empty = on an accelerator the
             fastest correct one, which `train` chooses (docs/check_device.md); elsewhere the platform's own,
             on a GPU XLA's.
-        remat: what a block keeps for the gradient; the rest is computed again: none (keeps everything),
-            recurrences (they and matrix products), dots (matrix products), mixer (those of mixers), full
-            (only the block's input), offload (the same, in the host's memory), or auto: the first except
-            none with which the train step fits a device, on a CPU none.
+        remat: the arrays that a block keeps for the gradient; it recomputes the rest: none (keeps
+            everything), recurrences (recurrences and matrix products), dots (matrix products), mixer
+            (matrix products of mixers), full (only the block's input), offload (like full, in the host's
+            memory), or auto: the first except none with a train step that fits a device; on a CPU none.
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.
         norm_offset: the number added to the learned scale of RMSNorm, which starts at 1 minus this number;
@@ -299,20 +300,20 @@ class ModelConfig:
             in models of other programs, a prompt is only its text, all of it context.
         begin_token: the id of the token that a model without a start token reads before every text; 0 =
             none.
-        end_token: the id of the token with which such a model ends a text. Without a `begin_token`, the
-            model also reads it before a text that is scored from its first token; 0 = none.
-        min_predicted_id: the smallest id with a probability; smaller ids count neither in losses nor in
-            answers. More than 0 in models of other programs, which have no special tokens.
-        max_predicted_id: the largest id with a probability; 0 = that of the last row of the table.
+        end_token: the id of the token that ends a text of such a model. Without a `begin_token`, the model
+            also reads it before a text that is scored from its first token; 0 = none.
+        min_predicted_id: the smallest id with a probability; losses and answers exclude smaller ids. More
+            than 0 in models of other programs, which have no special tokens.
+        max_predicted_id: the largest id with a probability; 0 = the last row of the table.
         logit_soft_cap: the bound c of the scores of a language model, c tanh(score / c); 0 = none.
-        dropout: the share of the outputs of each mixer and MLP that training sets to zero.
+        dropout: the share of each mixer's and MLP's outputs that training sets to zero.
         head: the head of fine-tuning: classification, regression, choice or spans; empty = none in
             pre-training, and in fine-tuning the head that the tasks of the stages need.
         head_name: the saved name of the head's last map; empty = the task's.
         head_outputs: the number of classes or choices; 0 = the task's.
         head_dropout: the share of the inputs of the head's last map that training sets to zero.
         sections: the mixers' sections with values other than the defaults; see `section`.
-        free_fields: as in `MixerConfig`: precision, memory and training, the form of prompts, which
+        free_fields: see `MixerConfig`: precision, memory and training, the format of prompts, which
             fine-tuning teaches, and fields that follow from the shapes of the parameters.
     """
 
@@ -357,7 +358,7 @@ class ModelConfig:
     sections: tuple[MixerConfig, ...] = ()
 
     def section(self, kind: type[Section]) -> Section:
-        """Return a mixer's own section: the one in `sections`, or else its defaults."""
+        """Return a mixer's own section, from `sections` or else its defaults."""
         for found in self.sections:
             if type(found) is kind:
                 return found
@@ -366,26 +367,26 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with the schedule of Mamba (linear warm-up, then cosine), or another optimizer or schedule.
+    """The optimizer: AdamW with Mamba's schedule (linear warm-up, then cosine) by default.
 
     Attributes:
-        name: adamw; muon, which orthogonalizes the steps of hidden matrices and leaves the rest to AdamW;
-            adafactor, whose state is small; or an optimizer that an import registers.
-        learning_rate: peak.
-        final_learning_rate: at the last step.
-        warmup_steps: steps from 0 to the peak.
+        name: adamw; muon, which orthogonalizes the steps of hidden matrices and uses AdamW for the rest;
+            adafactor, which has a small state; or an optimizer that an import registers.
+        learning_rate: the peak of the learning rate.
+        final_learning_rate: the learning rate at the last step.
+        warmup_steps: the number of steps from 0 to the peak.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: added to the root of the second moment.
-        momentum: of muon, the decay of the first moment of hidden matrices. `beta1`, `beta2` and `epsilon`
-            are AdamW's; adafactor reads none of the four.
-        weight_decay: decay of matrices; norms and other vectors have none.
-        clip_norm: largest global gradient norm; 0 = no clipping.
-        schedule: how the rate falls from the peak to the last step: cosine or linear; or wsd, which stays
+        momentum: the decay of muon's first moment of hidden matrices. `beta1`, `beta2` and `epsilon` are
+            AdamW's; adafactor ignores all four.
+        weight_decay: the decay of matrices; norms and other vectors have no decay.
+        clip_norm: the maximum global gradient norm; 0 = no clipping.
+        schedule: the fall of the rate from the peak to the last step: cosine, linear, or wsd, which stays
             at the peak until the last `decay_steps`. With wsd, `train.num_steps`, `decay_steps` and
             `decay_shape` may change when a run resumes before its decay begins.
-        decay_steps: of wsd, the steps in which the rate falls; 0 = the rate does not fall.
-        decay_shape: of wsd, how far the rate has fallen after a share p of these steps: one_minus_sqrt (the
+        decay_steps: the number of steps in which the rate of wsd falls; 0 = it does not fall.
+        decay_shape: how far the rate of wsd has fallen after a share p of these steps: one_minus_sqrt (the
             root of p), linear or cosine.
     """
 
@@ -409,12 +410,13 @@ class MeshConfig:
     """Devices along each axis; -1, for at most one axis, = all remaining devices.
 
     Attributes:
-        data: rows of the batch. Slices joined by a data-centre network are its outermost parts.
+        data: rows of the batch. Slices joined by a data-centre network are the outermost parts of this
+            axis.
         fsdp: rows of the batch, and the features axis of parameters and optimizer. 0 = automatic: if `data`
-            is -1, the smallest power of two with which parameters, gradients and optimizer take at most
-            half of a device's memory (1 on CPUs); 1 if `data` is a number.
-        tensor: recurrent channels, the inner width of MLPs, heads and the vocabulary. In a bidirectional
-            recurrent model an even number, or 1.
+            is -1, the smallest power of two for which parameters, gradients and optimizer take at most half
+            of a device's memory (1 on CPUs); 1 if `data` is a number.
+        tensor: recurrent channels, the inner width of MLPs, heads and the vocabulary. An even number or 1
+            in a bidirectional recurrent model.
         sequence: positions of a row; 1 for a model with attention.
     """
 
@@ -426,38 +428,38 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The loop.
+    """The train loop.
 
     Attributes:
-        num_steps: train steps of the whole run; in fine-tuning at most those of its stages, and 0 = all of
-            them.
+        num_steps: the number of train steps of the whole run; in fine-tuning at most the steps of its
+            stages, and 0 = all of them.
         log_every_steps: steps between two lines of metrics.jsonl.
-        accumulation_steps: parts into which a batch is cut to save memory; the result is the same. 0 =
-            automatic: the fewest parts with which a device computes at most 1,024 tokens at a time for each
-            GiB of its memory, and keeps their residual stream of all layers in an eighth of it.
-        loss_chunk: sequence positions whose logits are in memory at a time.
+        accumulation_steps: the number of parts of a batch, to save memory; the result is the same. 0 =
+            automatic: the fewest parts for which a device computes at most 1,024 tokens at a time per GiB
+            of its memory, and keeps their residual stream of all layers in an eighth of its memory.
+        loss_chunk: the number of sequence positions with logits in memory at a time.
         hooks: names of further hooks, separated by commas, such as parameter_average.
         layer_norms_every_steps: steps between two lines of metrics with the norms of gradient and update of
             each layer, in pre-training; a multiple of `log_every_steps`; 0 = never.
         gate_statistics_every_steps: steps between two measurements, in pre-training, of saturated gates and
             of the state, by layer, on held-out rows; 0 = none.
         profile: steps to trace for xprof, first:last, as in "20:22".
-        average_decay: of parameter_average, the factor of the weight of earlier parameters at each
-            addition.
-        average_every_steps: of parameter_average, the steps between two additions.
+        average_decay: the factor of earlier parameters' weight at each addition, in parameter_average.
+        average_every_steps: steps between two additions, in parameter_average.
         trackers: names of trackers, separated by commas, to which the first process sends the metrics:
             wandb (Weights & Biases), mlflow, or a tracker that an import registers.
         lost_seconds: the time after which a process that does not answer counts as lost, and the other
             processes stop.
         hung_seconds: the time after which a process counts as hung if its loop makes no progress; the other
             processes stop.
-        bad_steps: the bad steps in a row that the run skips. A step is bad if its loss or gradient norm is
-            not finite, or an outlier. It changes neither parameters nor optimizer. One more ends the run.
+        bad_steps: the maximum number of bad steps in a row, which the run skips; one more ends the run. A
+            step is bad if its loss or gradient norm is not finite, or an outlier. It changes neither
+            parameters nor optimizer.
         outlier_deviations: a step is an outlier if its loss or gradient norm is more than this number of
-            standard deviations above the mean of the last 128 finite ones, once there are 64. The smallest
-            deviation that counts is 1 % of the mean. 0 = no step is an outlier.
-        skip_batches: steps that change nothing, whatever their batches hold: first:last, separated by
-            commas, as in "4000:4020,7100:7100"; both ends are skipped.
+            standard deviations above the mean of the last 128 finite ones, once there are 64. The deviation
+            counts as at least 1 % of the mean. 0 = no step is an outlier.
+        skip_batches: steps that change nothing: first:last, separated by commas, as in
+            "4000:4020,7100:7100"; both ends are skipped.
     """
 
     num_steps: StepsOrNone = 32_000
@@ -480,11 +482,11 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Saving.
+    """Checkpoints.
 
     Attributes:
         every_steps: steps between two checkpoints.
-        keep: number of newest checkpoints to keep; at least 2, so one remains if the other is damaged.
+        keep: the number of newest checkpoints to keep; at least 2, so one remains if the other is damaged.
         keep_every_steps: checkpoints at multiples of this step are also kept; 0 = none.
     """
 
@@ -495,16 +497,16 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Validation, at every decision of the bandit and at the end, and the tasks that measure the run.
+    """Validation at every decision of the bandit and at the end, and tasks that measure the run.
 
     Attributes:
-        batches_per_arm: fixed validation batches of each arm.
-        rows: rows of a validation batch.
+        batches_per_arm: the number of fixed validation batches of each arm.
+        rows: the number of rows in a validation batch.
         tasks: tasks to measure during training, name -> {task, **settings}; see docs/evaluate.md.
-        tasks_every_steps: steps between two measurements of the tasks, 0 = only at the end.
+        tasks_every_steps: steps between two measurements of the tasks; 0 = only at the end.
         stop_when: a condition on a task's metric, as in "book/exact_match >= 0.8"; the run ends at the
             first measurement that meets it; empty = after `train.num_steps`.
-        task_rows: the largest number of a task's questions that a process answers at once.
+        task_rows: the maximum number of a task's questions that a process answers at a time.
     """
 
     batches_per_arm: BatchesOfArm = 2
@@ -517,37 +519,37 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class InitConfig:
-    """Where a new run's parameters come from.
+    """The source of a new run's parameters.
 
     Attributes:
         from_: `init.from`: the workdir of another run, one of its checkpoints (`<workdir>@<step>`, or its
-            folder `<workdir>/checkpoints/<step>`), or an exported folder, whose parameters are matched by
-            name; empty = all parameters start at random. In a configuration file, where `from` cannot be a
-            name: `config.init["from"] = "runs/other"`.
+            folder `<workdir>/checkpoints/<step>`), or an exported folder. Parameters are matched by name;
+            empty = all parameters start at random. In a configuration file, write `config.init["from"] =
+            "runs/other"`, because `from` is a keyword.
         optimizer: also continue with the optimizer, the data position and the bandit of the checkpoint: a
             branch of a pre-training run, whose steps count from there.
     """
 
-    # `from` is a keyword of Python.
+    # `from` is a Python keyword.
     from_: Text = field(default="", metadata={FILE_KEY: "from"})
     optimizer: bool = False
 
 
 @dataclass(frozen=True)
 class FinetunePruningConfig:
-    """Fine-tuning for pruned prompts (Simba, appendix A.3): a second loss, of a pass that drops tokens.
+    """Fine-tuning for pruned prompts (Simba, appendix A.3): a second loss, from a pass that drops tokens.
 
-    The dropped share is drawn for each sample and step, uniformly from 0 to `max_pruned`. The other fields
-    are those of `birdie_jax.pruning.PruningSettings` for prompts.
+    Each sample draws its dropped share at each step, uniformly from 0 to `max_pruned`. See
+    `birdie_jax.pruning.PruningSettings` for the other fields.
 
     Attributes:
-        max_pruned: the largest share of a sample's tokens to drop; 0 = no second loss.
+        max_pruned: the maximum share of a sample's tokens to drop; 0 = no second loss.
         policy: the name of the rule that chooses the tokens to keep.
         schedule: the name of the schedule, linear or constant.
-        norm: how channels become a score: absolute, signed or l2.
+        norm: the norm that makes a score of channels: absolute, signed or l2.
         readout: gated or state.
         directions: forward or both.
-        keep_first: whether the first token of a sample always stays; its last one always stays.
+        keep_first: whether the first token of a sample always stays; the last token always does.
     """
 
     max_pruned: PrunedShare = 0.0
@@ -561,10 +563,10 @@ class FinetunePruningConfig:
 
 @dataclass(frozen=True)
 class FinetuneLoraConfig:
-    """Low-rank adaptation: hidden maps change by products of two narrow matrices; a head trains whole.
+    """Low-rank adaptation: hidden maps change by products of two narrow matrices; heads train fully.
 
     Attributes:
-        rank: the rank of the products; 0 = all parameters are trained.
+        rank: the rank of the products; 0 = train all parameters.
         alpha: the products are multiplied by alpha / rank.
         maps: patterns of the names of the maps, separated by commas, as in "*/mixer/*"; * matches any text.
     """
@@ -583,8 +585,9 @@ class FinetuneTeacherConfig:
             with this run's tokenizer; empty = no teacher.
         logits: the share of the divergence from the teacher's distribution in the loss; the rest is the
             cross-entropy of the labels.
-        temperature: softens both distributions; the divergence is multiplied by its square.
-        hidden: the weight of a further loss on the relations between the last hidden states of a sample's
+        temperature: the divisor of both models' scores, which softens the distributions; the divergence is
+            multiplied by its square.
+        hidden: the weight of a further loss, on the relations between the last hidden states of a sample's
             tokens; 0 = none.
     """
 
@@ -596,15 +599,15 @@ class FinetuneTeacherConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Fine-tuning: the same verb on the examples of tasks, one stage after another.
+    """Fine-tuning on the examples of tasks, one stage after another.
 
     Attributes:
         stages: name -> {task, its settings, length, rows, epochs, steps, skip_long}, as
             birdie_jax/finetuning/stages.py documents them; they run in the sorted order of their names.
             Empty = pre-training.
-        pruning: the second loss, of a pass that drops tokens as depth grows.
-        lora: low-rank adaptation in place of training all parameters.
-        teacher: a second model, whose scores or hidden states the run learns in addition to the labels.
+        pruning: the second loss, from a pass that drops tokens from layer to layer.
+        lora: low-rank adaptation instead of training all parameters.
+        teacher: a second model; the run learns its scores or hidden states in addition to the labels.
     """
 
     stages: dict[str, Any] = field(default_factory=dict)
@@ -615,24 +618,24 @@ class FinetuneConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run.
+    """The configuration of a run.
 
     Attributes:
         seed: the seed of all random draws.
-        imports: modules or .py files that register objectives, tasks, mixers, policies or hooks. They are
-            imported before anything else is read; config.json records the hash of each behind its name.
-        data: the text, and how it becomes token shards.
+        imports: modules or .py files that register objectives, tasks, mixers, policies or hooks. The run
+            imports them first; config.json records the hash of each after its name.
+        data: the text and its preparation.
         objectives: the arms that training draws from.
-        batching: the shape and the making of the global batch.
+        batching: the shape and the production of the global batch.
         model: the architecture.
-        bandit: how the run chooses its mixture.
+        bandit: the choice of the mixture.
         optimizer: the optimizer and its schedule.
         mesh: the number of devices along each axis.
         train: the train loop.
-        checkpoint: how often the run saves checkpoints, and how many it keeps.
+        checkpoint: the frequency and the number of checkpoints.
         eval: the validation of every arm.
         init: the source of a new run's parameters.
-        finetune: the stages of fine-tuning; none in pre-training.
+        finetune: the stages of fine-tuning; empty in pre-training.
     """
 
     seed: Seed = 0
@@ -653,7 +656,7 @@ class Config:
     @property
     def row_length(self) -> int:
         """The length of the longest rows of the run."""
-        # Reading the stages refuses an invalid length, and names its field.
+        # `read_stages` refuses an invalid length and names its field.
         lengths = [
             stage["length"]
             for stage in self.finetune.stages.values()

@@ -1,8 +1,7 @@
 """The types of a configuration's fields: the bounds of numbers and texts, and their reasons.
 
-The bounds are generous: they exclude values that cannot work, not unusual ones.
-birdie_jax/engine/memory_check.py checks the memory of a machine separately. Every field of a section has
-one of these types (tests/test_config.py), so the bound is next to the field.
+The bounds exclude values that cannot work, not unusual ones. birdie_jax/engine/memory_check.py checks
+memory separately. Every field of a section has one of these types (tests/test_config.py).
 """
 
 from typing import Annotated
@@ -27,19 +26,19 @@ RankOrDerived = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 ScaleOrDerived = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e3, special=(0,))]
 # Added to the learned scale of a norm.
 NormOffset = Annotated[float, Bounds(at_least=0, at_most=1)]
-# The bound of scores; 0 = none. The loss needs some distance between scores, and float32 holds the largest.
+# The bound of scores; 0 = none. Below 0.01 scores would hardly differ; above the maximum float32 overflows.
 SoftCapOrNone = Annotated[float, Bounds(more_than=0, at_least=1e-2, at_most=1e6, special=(0,))]
 # An id of a token; 0, padding, means none.
 TokenIdOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24 + 2**8)]
-# Sixteen times the largest vocabularies of tokenizers, which have a million pieces.
+# Sixteen times the largest existing vocabularies, which have a million pieces.
 VocabularySize = Annotated[int, Bounds(at_least=1, at_most=2**24)]
 
-# The loop over the taps of a short convolution is unrolled in the program. The space between two samples
-# must cover the reach of the convolution.
+# The compiled program unrolls the loop over the taps of a short convolution. The space between two samples
+# must cover the convolution's reach.
 ConvolutionTaps = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 Spacing = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 
-# On the devices int32 counts steps and their sums; at a thousand steps a second this lasts three weeks.
+# On devices int32 counts steps and their sums; at a thousand steps per second this lasts three weeks.
 MAX_STEPS = 2_000_000_000
 Steps = Annotated[int, Bounds(at_least=1, at_most=MAX_STEPS)]
 StepsOrNone = Annotated[int, Bounds(at_least=0, at_most=MAX_STEPS)]
@@ -49,15 +48,15 @@ CheckpointsKept = Annotated[int, Bounds(at_least=2, at_most=MAX_STEPS)]
 LoraRank = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 LoraAlpha = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e6)]
 
-# A quotient by its square stays within float32.
+# A quotient by its square must stay within float32.
 Temperature = Annotated[float, Bounds(at_least=0.05, at_most=100)]
 LossWeight = Annotated[float, Bounds(at_least=0, at_most=1e6)]
 
-# Only the ratios of weights count. No text is worth reading more often than MaxEpochs.
+# Only the ratios of weights count.
 CorpusWeight = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1e6)]
 MaxEpochs = Annotated[float, Bounds(at_least=0, at_most=1e6)]
 
-# Each of these counts batches, parts of a batch or examples that the host holds, or processes.
+# Counts of processes, or of batches, parts of a batch or examples on the host.
 Lookahead = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 Prefetch = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 Workers = Annotated[int, Bounds(at_least=0, at_most=2**12)]
@@ -67,12 +66,12 @@ BatchesOfArm = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 # A quarter of an exabyte on one machine.
 Gibibytes = Annotated[int, Bounds(at_least=0, at_most=2**28)]
 
-# All of one decision happens between two train steps.
+# All updates of a decision run between two train steps.
 CriticUpdates = Annotated[int, Bounds(at_least=0, at_most=10**6)]
 Candidates = Annotated[int, Bounds(at_least=1, at_most=2**20)]
 SelectedCandidates = Annotated[int, Bounds(at_least=1, at_most=2**21)]
 
-# Observations that a reward or a policy uses, and draws of its model at a decision.
+# Counts of observations, or of draws of a policy's model, at a decision.
 Decisions = Annotated[int, Bounds(at_least=1, at_most=2**20)]
 PosteriorSamples = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 
@@ -86,54 +85,54 @@ MeshSizeOrAutomatic = Annotated[int, Bounds(at_least=1, at_most=2**20, special=(
 # The distributed runtime counts milliseconds in int32, which is 24 days; this is 11.
 Seconds = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
-# At 1 nothing would be left.
+# At 1 nothing would remain.
 DropoutRate = Annotated[float, Bounds(at_least=0, less_than=1)]
-# The discretisation step dt of a state-space layer: beyond 100 a mode with the real part -1/2 has forgotten
+# The discretisation step dt of a state-space layer: above 100, a mode with real part -1/2 forgets
 # everything before the next token.
 StepSize = Annotated[float, Bounds(more_than=0, at_least=1e-8, at_most=100)]
-# The standard deviation of initial weights: below 1e-6 all are alike, and beyond 10 nothing trains.
+# The standard deviation of initial weights: below 1e-6 all are nearly equal, and above 10 nothing trains.
 InitialDeviation = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=10)]
 # The texts that an encoder distinguishes.
 TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]
-# The largest share of a sample's tokens that is dropped: at 1 nothing would be left.
+# The maximum share of a sample's tokens to drop: at 1 nothing would remain.
 PrunedShare = Annotated[float, Bounds(at_least=0, less_than=1)]
-# A quotient by it stays within float32.
+# A quotient by it must stay within float32.
 PositiveShare = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1)]
 Decay = Annotated[float, Bounds(at_least=0, less_than=1)]
 
-# Added to avoid a division by zero: float32 distinguishes 1e-30 from zero, also after a few products, and a
-# number beyond 1 would dominate the sum.
+# Added to avoid a division by zero: float32 distinguishes 1e-30 from zero, even after a few products, and a
+# number above 1 would dominate the sum.
 _MIN_POSITIVE = 1e-30
 Epsilon = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1)]
-# AdamW moves each weight by about the learning rate in a step, and weights are of size 1 or less.
+# AdamW moves each weight by about the learning rate per step, and weights have size 1 or less.
 PeakLearningRate = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=100)]
 LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
-# The deviation of rewards, which are within 1.
+# The standard deviation of rewards, which are within 1.
 Deviation = Annotated[float, Bounds(more_than=0, at_least=0.01, at_most=100)]
-# Above a mean; 0 = off. With fewer than 4 a lasting rise would be an outlier for ten steps.
+# The deviations above a mean; 0 = off. Below 4, a lasting rise would be an outlier for ten steps.
 DeviationsOrNone = Annotated[float, Bounds(more_than=0, at_least=4, at_most=1e6, special=(0,))]
 # The divergence of one mixture from another, in nats.
 Divergence = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=100)]
-# The optimizer multiplies it by the learning rate: beyond the inverse of the rate, weights would change
+# The optimizer multiplies it by the learning rate: above the inverse of the rate, weights would change
 # sign.
 WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
-# A large norm, which float32 must hold, switches clipping off.
+# A large norm, within float32, disables clipping.
 ClipNorm = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30)]
 ClipNormOrNone = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30, special=(0,))]
-# The frequencies are its powers in float32; models for a million tokens have 1e7 or so.
+# The frequencies are its powers in float32; models for a million tokens use about 1e7.
 RopeBase = Annotated[float, Bounds(more_than=1, at_most=1e15)]
 
 # The share of a head's channels that positions rotate.
 RotaryShare = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1)]
 
-# The tokens that a token attends to; 0 = all tokens of its sample.
+# The number of tokens that a token attends to; 0 = all tokens of its sample.
 WindowOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24)]
 
-# The names of files, whose paths Linux limits to 4,096 bytes, and lists of names.
+# Names of files, and lists of names; Linux limits paths to 4,096 bytes.
 Text = Annotated[str, Line(at_most=4096)]
-# The name of one thing.
+# A single name.
 Name = Annotated[str, Line(at_most=256)]
 RequiredName = Annotated[str, Line(at_most=256, not_empty=True)]

@@ -31,10 +31,10 @@ _LAYERS = flags.DEFINE_list("layers", [], "Layers to draw curves of, separated b
 
 
 def main(arguments: list[str]) -> None:
-    """Draw the picture and print the name of its file.
+    """Draw the figure and print the name of its file.
 
     Raises:
-        BirdieError: a run or the output file cannot be used, or a model has no such layer.
+        BirdieError: a run or the output file is unusable, or a model lacks a layer.
     """
     output = make_path(_OUTPUT.value)
     picture_format, formats = output.suffix.removeprefix("."), Figure().canvas.get_supported_filetypes()
