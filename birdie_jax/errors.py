@@ -1,8 +1,8 @@
-"""The exceptions of this package, and how their messages show values and texts.
+"""The exceptions of this package, and functions that format values in their messages.
 
-`BirdieError` is the base of the errors that a user can fix. Its message names the field or file, what was
-found and what is allowed. `command_line.start` prints it on one line, without a traceback. Callers catch
-the other exceptions, which end no command.
+`BirdieError` is the base of the errors that a user can fix. Its message names the field or file, the found
+value and the allowed ones. `command_line.start` prints it on one line, without a traceback. Callers catch
+the other exceptions.
 """
 
 import difflib
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from concurrent.futures import BrokenExecutor
 
 _MAX_CHARACTERS = 200
-# Python writes no integer of more digits than about this in decimal: it raises ValueError instead.
+# Python raises ValueError for the decimal text of a much larger integer.
 _MAX_INTEGER_BITS = 4096
 
 
-# How a machine or a store fails, whatever the command is.
+# Failures of a machine or a store.
 _FAILING = frozenset(
     {
         *(errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
@@ -34,7 +34,7 @@ _FAILING = frozenset(
     }
 )
 
-# Secrets, which a message must not contain: anybody may read it, and logs are kept.
+# Secrets that a message must not contain: anybody may read messages and logs.
 _SECRETS = (
     (re.compile(r"(:/+)[^/@\s]*@"), r"\1***@"),
     (re.compile(r"\b(Bearer\s+)\S+", re.IGNORECASE), r"\1***"),
@@ -63,18 +63,18 @@ class BirdieError(Exception):
 
 
 class ConfigError(BirdieError, ValueError):
-    """A configuration that cannot be used; the message names the field, the value and what is allowed."""
+    """A configuration is unusable; the message names the field, the value and the allowed values."""
 
 
 class PruningError(ConfigError):
-    """Pruning is not possible; the message names the setting, what was found, and what is allowed."""
+    """Pruning is not possible; the message names the setting, the found value and the allowed ones."""
 
 
 class DataError(BirdieError, ValueError):
-    """Text, a tokenizer or token shards cannot be used as they are.
+    """Text, a tokenizer or token shards are unusable.
 
-    The message names the file, and the record or line where there is one, what was found, and what is
-    allowed. It is one line, whatever characters a file's name holds.
+    The message names the file, the record or line if there is one, the found value and the allowed ones. It
+    is one line, for any characters in a file's name.
     """
 
     def __init__(self, message: str):
@@ -94,7 +94,7 @@ class ShardWriteError(DataError):
 
 
 class StoreError(BirdieError, OSError):
-    """A store fails a request; the message names the object and the error of the store."""
+    """A store fails a request; the message names the object and the store's error."""
 
     status = 1
 
@@ -106,19 +106,19 @@ class NoBucketError(StoreError):
 
 
 class CheckpointError(BirdieError, RuntimeError):
-    """A checkpoint could not be written or read; the message names the folder and what to do."""
+    """A checkpoint cannot be written or read; the message names the folder and a remedy."""
 
     status = 1
 
 
 class OtherCheckpointError(CheckpointError):
-    """There is no whole checkpoint, or its model, format or text differs from what the command needs."""
+    """There is no whole checkpoint, or its model, format or text differs from the command's."""
 
     status = 2
 
 
 class WorkdirInUse(ConfigError):  # noqa: N818 - it ends
-    """Another trainer holds the workdir; the message names it and since when."""
+    """Another trainer holds the workdir; the message names it and the time."""
 
     status = 1
 
@@ -142,7 +142,7 @@ class RecordError(BirdieError, ValueError):
 class InteropError(BirdieError, ValueError):
     """A file of an exported model is missing or damaged, or does not match the others.
 
-    The message names the file, and the tensor where there is one, what was found, and what is allowed.
+    The message names the file, the tensor if there is one, the found value and the allowed ones.
     """
 
 
@@ -150,14 +150,14 @@ class MissingCompilerError(BirdieError, RuntimeError):
     """A compiler is not installed; the message has the command that installs it.
 
     Attributes:
-        packages: the packages that pip installs; empty if other packages conflict with them.
+        packages: the packages to install with pip; empty if other packages conflict with them.
     """
 
     packages: tuple[str, ...] = ()
 
 
 class PromptError(BirdieError, ValueError):
-    """A prompt or its format cannot be used; the message names what was found and what is allowed."""
+    """A prompt or its format is unusable; the message names the found value and the allowed ones."""
 
 
 class PromptTooLong(BirdieError, ValueError):  # noqa: N818 - a verdict on a prompt
@@ -165,11 +165,11 @@ class PromptTooLong(BirdieError, ValueError):  # noqa: N818 - a verdict on a pro
 
 
 class SavedStateError(BirdieError, ValueError):
-    """A state cannot be saved or continued; the message names what was found and what is allowed."""
+    """A state cannot be saved or continued; the message names the found value and the allowed ones."""
 
 
 class ScoreError(BirdieError, ValueError):
-    """A model scores a sample with NaN or infinity, which has no order; the message names the sample."""
+    """A model's score of a sample is NaN or infinite, so it has no order; the message names the sample."""
 
     status = 1
 
@@ -183,7 +183,7 @@ class DamagedError(ValueError):
 
 
 class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
-    """The state holds NaN or infinity, and is not worth a checkpoint."""
+    """The state contains NaN or infinity, so it gets no checkpoint."""
 
 
 class HistoryClosed(Exception):  # noqa: N818 - a message to the reader, not a fault
@@ -214,7 +214,7 @@ def _is_failing(error: BaseException) -> bool:
 
 
 def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
-    """Return the text with which a message shows a value of a user or a file.
+    """Return the text of a user's or a file's value for a message.
 
     This is `repr(value)` with unprintable characters escaped. If it is longer than `max_characters`, the
     middle is left out and the whole length follows.
@@ -228,19 +228,19 @@ def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
     if isinstance(value, str | bytes):
         if len(value) <= max_characters and len(text := repr(value)) <= max_characters:
             return text
-        # Only its ends go through `repr`: the whole may have gigabytes.
+        # Pass only the ends to `repr`: the whole value may have gigabytes.
         ends = repr(value[:max_characters]), repr(value[-max_characters:])
         unit = "characters" if isinstance(value, str) else "bytes"
         return f"{_join_ends(*ends, max_characters)} ({len(value):,} {unit})"
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # it holds an endless integer, or is nested too deeply
+    except (ValueError, RecursionError):  # it has a very long integer or is nested too deeply
         return f"a {type(value).__name__} too large to show"
     return one_line(text, max_characters)
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with `***` in place of passwords in URLs, tokens, signatures and keys.
+    """Return a text with `***` instead of passwords in URLs, tokens, signatures and keys.
 
     Use it for printed text, and for a command that a workdir records.
     """
@@ -250,20 +250,20 @@ def without_secrets(text: str) -> str:
 
 
 def nearest_first(found: object, names: Iterable[str]) -> str:
-    """Return the allowed names of a message, joined by commas, the most similar to `found` first.
+    """Return the allowed names for a message, joined by commas, the most similar to `found` first.
 
     Args:
         found: the value of the user.
         names: the allowed names, in the order of the rest.
     """
     known = list(names)
-    # The time of the comparison grows with the product of the lengths.
+    # The time of a comparison grows with the product of the lengths.
     near = difflib.get_close_matches(found[:_MAX_CHARACTERS], known) if isinstance(found, str) else []
     return ", ".join(dict.fromkeys([*near, *known]))
 
 
 def one_line(text: str, max_characters: int = 2000) -> str:
-    """Return a text with its line ends, control characters and lone surrogates escaped, and not too long.
+    """Return a text, shortened, with line ends, control characters and lone surrogates escaped.
 
     Use it for texts without quotes, such as a file's path or a whole message. If the text is longer than
     `max_characters`, the middle is left out and the whole length follows. A short text on one line is
@@ -289,7 +289,7 @@ def _join_ends(head: str, tail: str, max_characters: int) -> str:
 def _escape(text: str) -> str:
     if text.isprintable():
         return text
-    # Python does not count spaces other than ' ' as printable. They are readable, unless they end a line.
+    # Python considers spaces other than ' ' unprintable. They are readable, unless they end a line.
     return "".join(
         character if character.isprintable() or _is_plain_space(character) else _escape_one(character)
         for character in text

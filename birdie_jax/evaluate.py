@@ -9,7 +9,7 @@ hosts, start every process with the same command, as for training.
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before the imports below start threads.
+    # Call this before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -64,7 +64,7 @@ from birdie_jax.tasks.task_model import Workload, max_length_of, no_announcement
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _PROGRESS_SECONDS = 10.0
-# How long a process may be silent while all join.
+# The time that a process may be silent while all join.
 _LOST_SECONDS = 60
 
 _WORKDIR = define_path("workdir", "Folder of a run.")
@@ -122,15 +122,14 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes of this command.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this process: 0 to num_processes - 1.")
 
-# The scores of one model: an evaluation for each task, at least one.
+# The scores of a model: an evaluation for each task, at least one.
 _Scores = Sequence[Evaluation]
-# For a model and a task: the differences from the first model by metric, and the number of pairs of
-# answers.
+# For a model and a task: the differences from the first model, by metric, and the number of answer pairs.
 _Difference = tuple[dict[str, Interval], int]
 
 
 def run(processes: Processes) -> None:
-    """Load the models, measure them, and write their scores."""
+    """Load the models, measure them and write their scores."""
     if not _TASK.value:
         raise ConfigError(with_example(f"--task: missing; allowed: one or more of {', '.join(TASKS)}"))
     tasks = tasks_of_flags(_TASK.value)
@@ -144,7 +143,7 @@ def run(processes: Processes) -> None:
         if not other:
             raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
     if _AVERAGE.value:
-        # The evaluations of the parameters themselves are kept.
+        # Keep the evaluations of the parameters themselves.
         tasks = [named._replace(name=f"{named.name}_average") for named in tasks]
     check_predictions(tasks, _PREDICTIONS.value, _COMPARE.value)
     if processes.first:
@@ -158,7 +157,7 @@ def run(processes: Processes) -> None:
         check_writable(Output("--workdir", kept.evaluation(first.step, "").parent, "folder", files))
     models = [_prepare(first, tasks, processes)]
     for other in _COMPARE.value:
-        # Load before the first question, and keep the parameters on the host, which has room.
+        # Load before the first question, and keep the parameters in the host's memory.
         loaded = _load_any(other)
         models.append(_prepare(loaded._replace(params=jax.device_get(loaded.params)), tasks, processes))
     asked = [_ask(model, tasks, None if number else kept) for number, model in enumerate(models)]
@@ -193,23 +192,23 @@ def _outputs(tasks: Sequence[NamedTask]) -> list[Output]:
 def _load(workdir: str | None, model: str | None, step: int | None, *, average: bool) -> TrainedModel:
     if workdir is not None:
         return model_of_workdir(workdir, step, average=average)
-    assert model is not None  # checked by the caller
+    assert model is not None  # the caller checks this
     return model_of_folder(model)
 
 
 def _load_any(folder: str) -> TrainedModel:
-    """Return the model of a workdir, or of an exported folder, whichever it is."""
+    """Return the model of a workdir or of an exported folder."""
     if Workdir(folder).saved_steps():
         return model_of_workdir(folder)
     return model_of_folder(folder)
 
 
 class _AskedModel(NamedTuple):
-    """A model that can do all tasks.
+    """A model that supports all tasks.
 
     Attributes:
         trained: the model.
-        arms: the arms whose formats prompts have.
+        arms: the arms that define the formats of prompts.
         processes: the processes that share the questions.
     """
 
@@ -219,7 +218,7 @@ class _AskedModel(NamedTuple):
 
 
 def _prepare(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> _AskedModel:
-    """Check that a model can do all tasks, and read their data."""
+    """Check that a model supports all tasks, and read their data."""
     arms = arms_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
     check_tasks(tasks, arms, trained.config, max_length_of(trained.model, trained.config))
     for named in tasks:
@@ -228,7 +227,7 @@ def _prepare(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Proce
 
 
 def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = None) -> list[Evaluation]:
-    """Measure all tasks; save each in the workdir, if there is one, before the next."""
+    """Measure all tasks; save each one in the workdir, if any, before the next."""
     trained, arms, processes = asked
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
     print(f"{trained.origin}: {trained.model.config.name}, prompt form: {names}", file=sys.stderr)
@@ -266,7 +265,7 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
 
 
 class _Costs:
-    """Lines on standard error before a task: its cost, and whether its lengths fit the model.
+    """Prints, before a task, its cost and whether its lengths fit the model.
 
     Attributes:
         asked: the task.
@@ -282,7 +281,7 @@ class _Costs:
         line = f"{name}: {work.questions:,} questions, {work.tokens:,} prompt tokens"
         if work.answer_tokens:
             line += f", at most {work.answer_tokens:,} answer tokens"
-        # Training takes longer to read a token, and writing one takes longer than reading it.
+        # Training reads a token more slowly than evaluation, and writing a token is slower than reading it.
         speed = trained_speed(Workdir(self._trained.folder))
         if speed:
             minutes = (work.tokens + work.answer_tokens) / speed / 60
@@ -301,7 +300,7 @@ class _Costs:
 
 
 class _Progress:
-    """Lines on standard error, some seconds apart, that show the progress of a task."""
+    """Prints the progress of a task every few seconds."""
 
     def __init__(self, name: str):
         self._name = name
@@ -324,7 +323,7 @@ class _Progress:
 
 
 def _keep(workdir: Workdir, evaluation: Evaluation) -> None:
-    """Write scores and answers into the workdir."""
+    """Write scores and answers to the workdir."""
     record, result = evaluation
     path = workdir.evaluation(record.model.step, record.name)
     workdir.make_folder(path.parent)
@@ -336,7 +335,7 @@ def _keep(workdir: Workdir, evaluation: Evaluation) -> None:
 def _keep_differences(
     workdir: Workdir, asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
 ) -> None:
-    """Write the differences from other models, if any, into the workdir's records."""
+    """Write the differences from other models, if any, to the workdir's records."""
     for number, (record, _) in enumerate(asked[0]) if differences else ():
         found = [
             ModelDifference(others[number].record.model, pairs, metrics)
@@ -349,7 +348,7 @@ def _keep_differences(
 
 
 def _answer_lines(scores: _Scores) -> bytes:
-    """Return the answers of all tasks, each line with the model and the name of the evaluation."""
+    """Return the answers of all tasks; each line names the model and the evaluation."""
     lines = []
     for record, result in scores:
         head = {"model": record.model.origin, "step": record.model.step, "evaluation": record.name}
@@ -403,7 +402,7 @@ def _print(asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]
 
 
 def _print_answers(scores: _Scores) -> None:
-    """Print the first answers to each task, those of --shown."""
+    """Print the first answers to each task, as many as --shown."""
     for record, result in scores:
         first = [shown_answer(answer) for answer in result.answers[: _SHOWN.value] if answer.metrics]
         if first:

@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """The scores of the answers whose questions have similar values of a group.
+    """The scores of the answers to questions with similar values of a group.
 
     Attributes:
         low: the smallest value of the group.
@@ -45,7 +45,7 @@ class GroupScores:
 
 @dataclass(frozen=True)
 class CategoryScores:
-    """The scores of the answers whose questions are in a category.
+    """The scores of the answers to questions in a category.
 
     Attributes:
         name: the name of the category.
@@ -60,10 +60,10 @@ class CategoryScores:
 
 @dataclass(frozen=True)
 class Categories:
-    """The scores by the categories of one kind; a question may be in none of them, or in several.
+    """The scores by the categories of one kind; a question may be in several categories or none.
 
     Attributes:
-        known: the number of answers whose questions have known categories.
+        known: the number of answers to questions with known categories.
         scores: the scores of each category, by name.
     """
 
@@ -77,7 +77,7 @@ class EvaluatedModel:
 
     Attributes:
         origin: its workdir or exported folder.
-        step: the train step at which it was saved.
+        step: the train step of the save.
         config_sha256: the hash of its configuration.
         parameters_sha256: the hash of the names and values of its parameters.
         prompt_format: the objective arm with the format of the prompts.
@@ -92,13 +92,13 @@ class EvaluatedModel:
 
 @dataclass(frozen=True)
 class ShownAnswer:
-    """A question with its answer, for reading.
+    """A question and its answer, to read.
 
     Attributes:
-        prompt: the text that the model read; for a long text its beginning and its end.
+        prompt: the text that the model read; for a long text, its beginning and end.
         answer: the text that it wrote.
         reference: the right answer.
-        is_right: whether the two are the same, as the task compares them.
+        is_right: whether answer and reference are equal, as the task compares them.
     """
 
     prompt: str
@@ -109,12 +109,12 @@ class ShownAnswer:
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """How much another model's scores are above those of the evaluated one, on the same questions.
+    """Another model's scores minus those of the evaluated model, on the same questions.
 
     Attributes:
         model: the other model.
-        pairs: the number of questions that both answered.
-        metrics: the difference of the means by metric.
+        pairs: the number of questions that both models answered.
+        metrics: the difference of the means, by metric.
     """
 
     model: EvaluatedModel
@@ -134,14 +134,14 @@ class EvaluationRecord:
         main_metric: the main metric of the task.
         model: the model.
         answers: the number of scored answers.
-        refused: the questions and records that could not be asked, each a line.
+        refused: a line for each question or record that the model was not asked.
         metrics: the scores by metric.
-        groups: for each group its parts, from small to large.
+        groups: the parts of each group, from small to large.
         seconds: the duration of the evaluation.
-        categories: for each kind of categories its scores.
-        exact: the number of answers that are exactly right; None for a task without this metric.
-        shown: the first questions with their answers, for a task that counts exact ones.
-        differences: the difference of each model that was compared with this one.
+        categories: the scores of each kind of categories.
+        exact: the number of exactly right answers; None for a task without this metric.
+        shown: the first questions and answers, for a task that counts exact answers.
+        differences: the difference of each compared model from this one.
     """
 
     format_version: int
@@ -173,7 +173,7 @@ def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
         where: the file, for messages.
 
     Raises:
-        ConfigError: the contents are not such a record; names the file and the field.
+        ConfigError: the contents are not an evaluation record; the message names the file and the field.
     """
     try:
         value = parse_json(contents)

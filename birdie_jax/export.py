@@ -41,7 +41,7 @@ _FORMAT = flags.DEFINE_enum(
 
 
 def _load_model() -> tuple[str, ExportedModel, str]:
-    """Return the folder and step of --workdir or --model in words, the model as it is stored, and its card.
+    """Return a text about the source, --workdir or --model, the stored model, and its card.
 
     Raises:
         ConfigError: both flags or neither are given, or --step is given with --model.

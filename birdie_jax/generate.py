@@ -53,7 +53,7 @@ from birdie_jax.text import locate, read_text
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
 
-# More than any answer, vocabulary, batch or number of samples that memory holds.
+# Exceeds any answer, vocabulary, batch or number of samples that fits in memory.
 _MANY = 1 << 20
 
 _WORKDIR = define_path("workdir", "Folder of a run.")
@@ -169,7 +169,7 @@ def run() -> None:
     context = None if _CONTEXT_FILE.value is None else read_text(locate(_CONTEXT_FILE.value))
     trained = _load_model()
     if architecture_of(trained.model.config).encoder:
-        # Check this for every model, before anything is compiled.
+        # Check this for every model, before the first compilation.
         refuse_cache(trained.model.config)
     generator = Generator(
         trained.model,
@@ -222,7 +222,7 @@ def _load_model() -> TrainedModel:
 
 
 def _make_prompts(trained: TrainedModel, arm: Arm, records: Sequence[Record] | None) -> list[Prompt]:
-    """Return --prompt or the prompts of --prompt_file; after a context they are questions."""
+    """Return --prompt or the prompts of --prompt_file; after a context, they are questions."""
     follows = _CONTEXT_FILE.value is not None or _LOAD_STATE.value is not None
     make = make_question if follows else make_prompt
     texts = _PROMPT.value if records is None else [record["prompt"] for record in records]
@@ -240,7 +240,7 @@ def _where(number: int) -> str:
 
 
 def _check_state_flags() -> None:
-    """Check that the flags of states agree."""
+    """Check that the flags about states agree."""
     if _LOAD_STATE.value is not None and _CONTEXT_FILE.value is not None:
         raise PromptError("give either --context_file, a text to read, or --load_state, a saved state")
     for name, flag in (("save_state", _SAVE_STATE), ("context_chunk", _CONTEXT_CHUNK)):
@@ -260,7 +260,7 @@ def _check_files() -> None:
 
 
 def _choose_arm(trained: TrainedModel, stored: StoredState | None) -> Arm:
-    """Return the arm of --objective, which is that of a loaded state."""
+    """Return the arm of --objective, or of a loaded state."""
     if stored is None:
         return choose_arm(trained.arms, _OBJECTIVE.value)
     read = stored.description
@@ -290,14 +290,14 @@ def _read_context(generator: Generator, trained: TrainedModel, arm: Arm, text: s
 
 
 def _max_length(trained: TrainedModel) -> int | None:
-    """Return the limit of a row's tokens: the flag's, or else the model's."""
+    """Return the maximum number of tokens in a row, from the flag or else from the model."""
     if _LENGTH_LIMIT.value is not None:
         return _LENGTH_LIMIT.value
     return max_length_of(trained.model, trained.config)
 
 
 def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int], state: SavedState | None) -> str:
-    """Return a short hash of all that an answer depends on, apart from its prompt and sample."""
+    """Return a short hash of the settings that determine an answer, except prompt and sample."""
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
     parts = [
         trained.origin,

@@ -17,7 +17,7 @@ from birdie_jax.errors import ConfigError, one_line, shown
 _MARK = "#sha256:"
 _ALLOWED = "a module that Python can import from this folder, such as my_objectives.reversal, or a .py file"
 
-# The hash of each extension that this process has imported, by name.
+# The hash of each imported extension, by name.
 _imported: dict[str, str] = {}
 
 
@@ -39,7 +39,7 @@ def import_extension(entry: str, where: str) -> str:
         where: the flag or field that messages name.
 
     Raises:
-        ConfigError: it does not exist, or does not run.
+        ConfigError: the entry does not exist or does not run.
     """
     name = name_of(entry)
     if name not in _imported:
@@ -51,7 +51,7 @@ def import_extensions(entries: Iterable[str], where: str) -> tuple[str, ...]:
     """Import all of `config.imports`; return them with their hashes.
 
     Raises:
-        ConfigError: an entry does not exist, or does not run.
+        ConfigError: an entry does not exist or does not run.
     """
     return tuple(import_extension(entry, f"{where}[{number}]") for number, entry in enumerate(entries))
 
@@ -68,7 +68,7 @@ def _import(name: str, where: str) -> str:
         folder, module = os.path.dirname(os.path.abspath(name)), Path(name).stem
         if not os.path.isfile(name):
             raise ConfigError(f"{where}: found {shown(name)}, which does not exist; allowed: {_ALLOWED}")
-    # Child processes need this too: they look up classes by the names of their modules.
+    # Child processes also need this: they look up classes by module name.
     if folder not in sys.path and "" not in sys.path[:1]:
         sys.path.insert(0, folder)
     elif name.endswith(".py") and folder not in sys.path:

@@ -48,14 +48,14 @@ class ModelArguments:
     Attributes:
         workdir: the folder of a run.
         model: the folder that birdie_jax.export wrote, instead of `workdir`.
-        step: the step of the checkpoint; None = the newest.
-        objective: the objective, or arm, of the run's mixture with the prompt format; None = prefix_lm,
-            or else causal_lm.
-        batch_size: the largest number of contexts that are read at a time; "auto" = 32.
-        batch_tokens: the largest number of positions of a batch of prompts, except for a single long
+        step: the step of the checkpoint; None: the newest.
+        objective: the objective or arm of the run's mixture that defines the prompt format; None:
+            prefix_lm, or else causal_lm.
+        batch_size: the maximum number of contexts to read at a time; "auto": 32.
+        batch_tokens: the maximum number of positions in a batch of prompts, except for a single long
             prompt.
-        max_length: the largest number of tokens of prompt and continuation; None = with attention the
-            length of training's rows, unless a window is within it; otherwise no limit.
+        max_length: the maximum number of tokens of prompt and continuation; None: for attention without a
+            shorter window, the length of the training rows; otherwise no limit.
         normalization: "none", or "tokens" for the paper's accuracy (`HarnessModel`).
     """
 
@@ -80,7 +80,7 @@ class BirdieModel(HarnessModel):
             ConfigError: an argument is unknown or unusable.
             CheckpointError: the checkpoint is missing or damaged.
         """
-        # Options of the harness for torch models: JAX detects its devices, and batches are by length.
+        # Ignore the harness's options for torch models: JAX detects its devices, and batches are by length.
         for name in ("device", "max_batch_size"):
             arguments.pop(name, None)
         parsed = parse_model_arguments(arguments)
@@ -125,16 +125,17 @@ class BirdieModel(HarnessModel):
 
 
 def parse_model_arguments(arguments: Mapping[str, Any]) -> ModelArguments:
-    """Return the arguments, checked.
+    """Check and return the arguments.
 
     Raises:
-        ConfigError: an argument is unknown or unusable; names it, its value and the allowed ones.
+        ConfigError: an argument is unknown or unusable; the message names it, its value and the allowed
+            ones.
     """
     hints = typing.get_type_hints(ModelArguments, include_extras=True)
     for name in arguments:
         if name not in hints:
             raise ConfigError(f"--model_args: found {shown(name)}; allowed: {', '.join(hints)}")
-    # The harness reads a folder called 2026 as a number.
+    # The harness parses a folder named 2026 as a number.
     texts = {name: str(arguments[name]) for name in ("workdir", "model") if arguments.get(name) is not None}
     parsed = ModelArguments(
         **{
@@ -155,7 +156,7 @@ def parse_model_arguments(arguments: Mapping[str, Any]) -> ModelArguments:
 def _rows(batch_size: int | str) -> int:
     if isinstance(batch_size, int):
         return batch_size
-    # `--batch_size 8` is a text, and auto:N asks for N tries.
+    # `--batch_size 8` is a text, and auto:N means N tries.
     if batch_size.isdecimal() and int(batch_size) >= 1:
         return int(batch_size)
     if batch_size.split(":")[0] != "auto":
@@ -167,14 +168,14 @@ def _rows(batch_size: int | str) -> int:
 def _load(arguments: ModelArguments) -> TrainedModel:
     if arguments.workdir is not None:
         return model_of_workdir(arguments.workdir, arguments.step)
-    assert arguments.model is not None  # checked by `parse_model_arguments`
+    assert arguments.model is not None  # `parse_model_arguments` checks this
     return model_of_folder(arguments.model)
 
 
 def with_defaults(arguments: Sequence[str]) -> list[str]:
     """Return the harness's arguments with the options that this command adds."""
     given = list(arguments)
-    # A file of options has its own.
+    # A file of options has its own values.
     if (given and given[0] in ("ls", "validate")) or any(
         one.split("=")[0] in ("--config", "-C") for one in given
     ):
@@ -189,19 +190,19 @@ def check_output(arguments: Sequence[str]) -> None:
     """Check that the harness can write below `--output_path`, before the first question.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the harness cannot write there.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--output_path", "-o")
     given = parser.parse_known_args(arguments)[0].output_path
     if given:
-        # A file name is that of the results without their date.
+        # A file name is the name of the results, without the date.
         folder = Path(given).parent if Path(given).suffix == ".json" else Path(given)
         check_outputs([Output("--output_path", folder, "folder")])
 
 
 def main() -> None:
-    """Run the harness's command; a user's error is printed as one line."""
+    """Run the harness's command; print a user's error as one line."""
     cache_compiled_programs()
     sys.argv[1:] = with_defaults(sys.argv[1:])
     try:

@@ -1,4 +1,4 @@
-"""The names of the scalars in `metrics.jsonl` and TensorBoard of one objective arm, corpus or stage.
+"""The names of an objective arm's, corpus's or stage's scalars in `metrics.jsonl` and TensorBoard.
 
 arm/<name>/examples, positions, tokens, loss, accuracy               of the training steps logged
 arm/<name>/validation_loss, validation_accuracy, probability, reward of a decision
@@ -12,18 +12,18 @@ stage/<name>/teacher_loss, teacher_divergence, teacher_relations     of these, w
 
 ARM_PREFIX = "arm/"
 CORPUS_PREFIX = "corpus/"
-# Of the training steps since the last line.
+# Quantities of the train steps since the last line.
 TRAINING_QUANTITIES = ("examples", "positions", "tokens", "loss", "accuracy")
-# Of the pass of fine-tuning that drops tokens, of all stages together and of each: its loss, and the share
-# of the target tokens that are left after the last layer.
+# Quantities of fine-tuning's pass that drops tokens, in all stages and in each one: its loss, and the share
+# of target tokens after the last layer.
 PRUNED_LOSS, SURVIVING_SHARE = "pruned_loss", "surviving_share"
-# Of distillation, of all stages together and of each: the teacher's own loss, the divergence from its
-# distribution, and how differently the hidden states of tokens lie to one another.
+# Quantities of distillation, in all stages and in each one: the teacher's own loss, the divergence from its
+# distribution, and the difference between the cosines of hidden states.
 TEACHER_QUANTITIES = ("teacher_loss", "teacher_divergence", "teacher_relations")
-# Of a decision of the bandit.
+# Quantities of a decision of the bandit.
 DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", "reward")
-# Of its mixture what the policy expects, where it expects something, and of the mixture before it what it
-# earned: class-scaled rewards, summed over arms.
+# The reward that a policy predicts for the new mixture, if any, and the earned reward of the previous
+# mixture: class-scaled rewards, summed over arms.
 PREDICTED_REWARD, EARNED_REWARD = "bandit/predicted_reward", "bandit/earned_reward"
 
 

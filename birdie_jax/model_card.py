@@ -1,4 +1,4 @@
-"""The Markdown card of an exported model: its architecture, its training and its scores."""
+"""The Markdown card of an exported model: architecture, training and scores."""
 
 from collections.abc import Sequence
 
@@ -31,20 +31,20 @@ def model_card(
 
     Args:
         workdir: the folder of the run.
-        model: the model, of one of its checkpoints.
+        model: the model of one of its checkpoints.
         name: the name of the exported folder.
         for_transformers: whether the folder is for `transformers`.
 
     Raises:
         DataError: the record of the starts is damaged.
         RecordError: an evaluation or a line of the metrics is damaged.
-        OSError: one of them cannot be read.
+        OSError: a file cannot be read.
     """
     files, config = Workdir(workdir), model.config
     parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
     tokens = model.step * config.batching.rows * config.batching.length
     parts = [
-        # Whoever publishes a model chooses its license.
+        # The publisher of a model chooses its license.
         f"---\nlibrary_name: {'transformers' if for_transformers else 'birdie-jax'}\nlicense: unknown\n"
         f"tags: [birdie-jax, state-space-model, {config.model.name}]\n---",
         f"# {name}",
@@ -117,7 +117,7 @@ def _auto_class(model: ModelConfig) -> str:
 
 
 def _losses(files: Workdir, step: int) -> str:
-    """Return the last losses up to a step: of training, and of the validation text of each arm."""
+    """Return the last losses up to a step: the train loss, and the validation loss of each arm."""
     if not exists(files.metrics):
         return "None was recorded."
     metrics = read_metrics(files, [])

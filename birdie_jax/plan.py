@@ -147,7 +147,7 @@ def run(config: Config) -> None:
 
 
 def _search(runs: Sequence[ResolvedRun], topology: Topology) -> None:
-    """Print every attempt as it ends, then the steps that no other step beats."""
+    """Print each attempt when it ends, then the steps that no other step beats."""
     _log(compiling_text(topology, len(runs), len(runs) * (len(LEVELS) - 1)))
     candidates = []
     for one in search_steps(runs, topology):
@@ -164,7 +164,7 @@ def _search(runs: Sequence[ResolvedRun], topology: Topology) -> None:
 
 
 def _check_decode() -> None:
-    """Check the numbers of --decode before looking for a compiler.
+    """Check the numbers of --decode before the search for a compiler.
 
     Raises:
         ConfigError: a value is not a number of rows, or another flag plans a train step.
@@ -207,13 +207,13 @@ def _resolve(
 ) -> ResolvedRun:
     if stage is None:
         return resolve_run(config, vocab_size, topology.devices)
-    # The number of steps of a stage's epochs is not known yet.
+    # The number of steps in a stage's epochs is not known yet.
     num_steps = max(config.train.num_steps, 1)
     return resolve_stages(config, stages, vocab_size, topology.devices, num_steps)[stage.number]
 
 
 def embedding_rows(config: Config) -> int:
-    """Return the number of rows of the embedding table, from the tokenizer if it exists already.
+    """Return the number of rows in the embedding table, from the tokenizer if it already exists.
 
     Fine-tuning uses the tokenizer of `init.from` if it is set.
     """

@@ -94,7 +94,7 @@ _PROGRESS = flags.DEFINE_bool("progress", True, "Show progress on standard error
 
 
 def main(arguments: list[str]) -> None:
-    """Prepare the data that the flags name, and print what the folder holds."""
+    """Prepare the data that the flags name, and print a summary of the folder."""
     del arguments
     try:
         if _UNIT.value is not None or _FINISH.value:
@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_alone() -> None:
-    """Refuse other flags with --unit and --finish: the plan holds the settings."""
+    """Refuse other flags with --unit and --finish: the plan has the settings."""
     own = {_UNIT.name if _UNIT.value is not None else _FINISH.name, _OUTPUT.name}
     for flag in globals().values():
         if isinstance(flag, flags.FlagHolder) and flag.present and flag.name not in own:

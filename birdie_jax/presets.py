@@ -1,4 +1,4 @@
-"""Code that the files in configs/ share; they are loaded by path and cannot import one another."""
+"""Code that the files in configs/ share. They are loaded by path and cannot import each other."""
 
 import runpy
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def choose_variant(variant: str, allowed: Sequence[str], suffix: str = "") -> st
     Args:
         variant: the variant.
         allowed: the variants.
-        suffix: the suffix that each of them accepts, for the message.
+        suffix: the suffix that each variant accepts, for the message.
 
     Raises:
         ConfigError: `variant` is not allowed.
@@ -33,7 +33,7 @@ def choose_variant(variant: str, allowed: Sequence[str], suffix: str = "") -> st
 
 
 def split_paper(variant: str) -> tuple[str, bool]:
-    """Return a variant without `paper`, and whether it had it: "hawk,paper" returns ("hawk", True).
+    """Return a variant without `paper`, and whether it had `paper`: ("hawk", True) for "hawk,paper".
 
     The paper trained on 20 GPUs, which divide its 520 rows. The variant `paper` of a preset has that batch.
     """
@@ -57,7 +57,7 @@ def set_batch(config: ml_collections.ConfigDict, paper: bool) -> None:
 def set_encoder_fine_tuning(
     config: ml_collections.ConfigDict, model: str, learning_rate: float, steps: int
 ) -> None:
-    """Set how an encoder is fine-tuned on examples with labels.
+    """Set the fields for fine-tuning an encoder on examples with labels.
 
     Warm-up, schedule and weight decay come from the grid of "Pretraining Without Attention" (table 7).
     Betas, epsilon, dropout and the lack of clipping come from its published code.

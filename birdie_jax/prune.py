@@ -180,7 +180,7 @@ def _numbers(flag: str, values: Sequence[str], kind: Callable[[str], Number]) ->
     """Return the numbers of a flag, each once.
 
     Raises:
-        ConfigError: there is none, or one is not a number.
+        ConfigError: there are no values, or one is not a number.
     """
     try:
         found = list(dict.fromkeys(kind(value) for value in values))
@@ -211,10 +211,10 @@ def _load_model() -> TrainedModel:
 
 
 def _check_model(trained: TrainedModel, settings: PruningSettings) -> None:
-    """Check, before anything is compiled, that a model can be pruned.
+    """Check, before the first compilation, that a model supports pruning.
 
     Raises:
-        PruningError: its layers do not score tokens, or the schedule has another number of layers.
+        PruningError: the layers do not score tokens, or the schedule has another number of layers.
     """
     config = trained.model.config
     if architecture_of(config).encoder:
@@ -236,11 +236,11 @@ def _windows(trained: TrainedModel, context: int) -> HeldOutWindows:
 
 
 def _compared_model(workdir: str, first: TrainedModel) -> TrainedModel:
-    """Return another model, its parameters on the host, after checking that it reads the same tokens.
+    """Return another model with its parameters on the host; check that it reads the same tokens.
 
     Raises:
-        ConfigError: no workdir is given, or the model has another tokenizer, or it is an encoder.
-        PromptError: it has not learned the form in which contexts are read.
+        ConfigError: the workdir is empty, or the model has another tokenizer or is an encoder.
+        PromptError: the model was not trained on the format of the contexts.
     """
     if not workdir:
         raise ConfigError("--compare: found ''; allowed: a workdir")

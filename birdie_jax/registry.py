@@ -1,4 +1,4 @@
-"""Registries by name: objectives, tasks, policies, models and other things that a configuration names."""
+"""Registries of objectives, tasks, policies, models and others that a configuration names."""
 
 from typing import TypeVar
 
@@ -8,19 +8,19 @@ _Thing = TypeVar("_Thing")
 
 
 class Registry(dict[str, _Thing]):
-    """The things of one kind by their names, in the order of registration.
+    """The things of one kind by name, in the order of registration.
 
     Attributes:
-        field: the configuration field that holds such a name, for messages.
+        field: the configuration field with such a name, for messages.
     """
 
     def __init__(self, field: str, /, **things: _Thing):
-        """Create a registry for the names of `field`, with its first things."""
+        """Create a registry for the names of `field`, with initial things."""
         super().__init__(things)
         self.field = field
 
     def register(self, name: str, thing: _Thing) -> None:
-        """Register a thing by its name. Registering an equal thing again changes nothing.
+        """Register a thing by name; an equal thing may be registered again.
 
         Raises:
             ValueError: another thing has the name.
@@ -29,14 +29,14 @@ class Registry(dict[str, _Thing]):
             raise ValueError(f"{self.field}: found a second {name!r} to register; allowed: a new name")
 
     def find(self, name: object, where: str = "") -> _Thing:
-        """Return the thing of that name.
+        """Return the thing with a name.
 
         Args:
             name: the name, from a configuration or a command line.
             where: the field or flag that the message names instead of `field`.
 
         Raises:
-            ConfigError: the name is unknown; the message lists the known names, the nearest first.
+            ConfigError: the name is unknown; the message lists the known names, nearest first.
         """
         if not isinstance(name, str) or name not in self:
             allowed = nearest_first(name, self)
@@ -47,7 +47,7 @@ class Registry(dict[str, _Thing]):
         """Return the names of a comma-separated list, in its order.
 
         Raises:
-            ConfigError: a name is unknown, or occurs twice.
+            ConfigError: a name is unknown or occurs twice.
         """
         names = [name.strip() for name in text.split(",") if name.strip()]
         if any(name not in self or names.count(name) > 1 for name in names):

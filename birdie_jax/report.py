@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError("--follow: needs --workdir; a comparison is written once")
     if not all(compared):
         raise ConfigError("--compare: found an empty name; allowed: names of folders, separated by commas")
-    # The comparison knows the tasks, and so imports JAX, which the page of a run does not need.
+    # The comparison imports the tasks and thus JAX, which the page of a run does not need.
     from birdie_jax.comparison import write_comparison
 
     output = _OUTPUT.value or "comparison.html"

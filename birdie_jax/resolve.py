@@ -31,7 +31,7 @@ class ResolvedRun:
 
     Attributes:
         config: the configuration, with a number for every size.
-        mixture: the arms of pre-training, or one for each stage; losses are summed by arm.
+        mixture: the arms of pre-training, or an arm for each stage; losses are summed by arm.
         vocab_size: the number of rows of the embedding table.
         mesh: the device mesh; its devices may be absent.
         model: the model.
@@ -56,11 +56,11 @@ class ResolvedRun:
 
     @property
     def max_loss_positions(self) -> int:
-        """The maximum number of positions of a row with loss."""
+        """The maximum number of positions with loss in a row."""
         return self.mixture.max_loss_positions(self.rows.length, self.rows.spacing)
 
     def with_model(self, **fields: str) -> "ResolvedRun":
-        """Return the same run with other values for fields of `config.model` that change no parameter."""
+        """Return the same run with other values of `config.model` fields that change no parameter."""
         config = replace(self.config, model=replace(self.config.model, **fields))
         return replace(self, config=config, model=build_model(config.model, self.vocab_size))
 
@@ -90,8 +90,8 @@ def resolve_run(
     Args:
         config: the configuration.
         vocab_size: the number of rows of the embedding table.
-        devices: the devices of the run, which may be absent; None: those of JAX.
-        mixture: the arms of the run; None: those of `config.objectives`.
+        devices: the devices of the run, which may be absent; None: JAX's devices.
+        mixture: the arms of the run; None: the arms of `config.objectives`.
 
     Raises:
         ConfigError: the mixture is invalid, the devices do not fit `config.mesh`, or they cannot divide
@@ -150,7 +150,7 @@ def configured_mixture(config: Config) -> Mixture:
     """Return the preset `config.objectives.mixture`, or the mixture of `config.objectives.arms` if any.
 
     Raises:
-        ConfigError: the mixture is unknown or has no arm, or an arm is invalid or does not fit a row.
+        ConfigError: the mixture is unknown or empty, or an arm is invalid or does not fit a row.
     """
     objectives, length = config.objectives, config.batching.length
     try:
@@ -206,7 +206,7 @@ def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:
 
 
 def first_mixture(config: Config, mixture: Mixture) -> Float64[np.ndarray, " arms"]:
-    """Return the mixture of a run's first steps, as far as it is known before the run.
+    """Return the mixture of a run's first steps, as known before the run.
 
     If the policy reads losses, this is the mixture before its first decision.
     """

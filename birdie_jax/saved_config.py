@@ -1,4 +1,4 @@
-"""Read a configuration that an earlier run saved as JSON."""
+"""Reads a configuration that an earlier run saved as JSON."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        ConfigError: there is no such file, or it holds no object; the message says what is `allowed`.
+        ConfigError: the file does not exist or is not a JSON object; the message ends with `allowed`.
     """
     try:
         found = parse_json(read_bytes(path))
@@ -42,17 +42,18 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
 def parse_saved_config(found: dict[str, Any], path: epath.PathLike, *, importing: bool) -> Config:
     """Return the configuration in `found`, the contents of `path`.
 
-    Missing fields were added after it was saved; their defaults do not change a model. Unknown fields are
+    Missing fields are newer than the file; their defaults do not change a model. Unknown fields are
     ignored, with a warning.
 
     Args:
         found: the contents.
         path: the file.
-        importing: whether to import `imports`, which runs their code. False for a bucket or an exported
+        importing: whether to import `imports`, which runs their code; False for a bucket or an exported
             folder, which may belong to somebody else.
 
     Raises:
-        ConfigError: it is no configuration, a field has an unusable value, or an import fails.
+        ConfigError: the contents are not a configuration, a field has an unusable value, or an import
+            fails.
     """
     check_configuration(found, path)
     recorded = parse_typed(tuple[str, ...], found.get("imports", ()), f"{path}: imports", ConfigError)
@@ -76,7 +77,7 @@ def parse_saved_config(found: dict[str, Any], path: epath.PathLike, *, importing
 def _updated(
     default: dict[str, Any], found: dict[str, Any], where: str, path: epath.PathLike
 ) -> dict[str, Any]:
-    """Return `default` with the fields of `found` in place."""
+    """Return `default`, updated with the fields of `found`."""
     updated = dict(default)
     for name, value in found.items():
         if name not in default and where not in _USER_NAMED:

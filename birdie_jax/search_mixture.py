@@ -57,10 +57,10 @@ _ONLY = flags.DEFINE_string(
 
 
 def run(config: Config, base: BaseConfig) -> None:
-    """Train the proxies that are left, fit, print and write.
+    """Train the remaining proxies, fit, print and write.
 
     Raises:
-        ConfigError: the command, the configuration or the folder cannot be used.
+        ConfigError: the command, the configuration or the folder is unusable.
         ProxyError: proxies failed.
     """
     design, mixture = make_design(config, _STAGES.value, _SEED.value)
@@ -118,7 +118,7 @@ def _write(findings: Findings, folder: SearchFolder, base: BaseConfig, config: C
 def main(arguments: list[str]) -> None:
     """Parse the flags and search."""
     logging.set_verbosity(logging.WARNING)
-    # The trainings need the devices; this process computes on the host.
+    # The training runs need the devices; this process computes on the host.
     jax.config.update("jax_platforms", "cpu")
     argument = config_flags.get_config_filename(flags.FLAGS["config"])
     run(parse_config(_CONFIG.value), BaseConfig(argument, _CONFIG.value))

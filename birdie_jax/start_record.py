@@ -1,6 +1,6 @@
 """The starts of a run, in a JSON file that `train` writes and the report reads.
 
-A run has one start for each time that a user or a launcher starts its command.
+A run has one start for each time that a user or a launcher runs its command.
 """
 
 from dataclasses import dataclass
@@ -46,8 +46,8 @@ class Start:
 
     Attributes:
         began: the time when the devices were known, in UTC, ISO 8601.
-        ended: the time of its end; None if it still runs, or was killed.
-        outcome: how it ended, in words; None as for `ended`.
+        ended: the time of its end; None if it still runs or was killed.
+        outcome: the outcome, as text; None as for `ended`.
         step: the last completed step; None as for `ended`, or if it is unknown.
         program: the program of the first process.
         processes: the number of processes.
@@ -68,14 +68,14 @@ class Start:
 
     @property
     def machine(self) -> str:
-        """The devices, the machine and the mesh in words."""
+        """The devices, the machine and the mesh, as text."""
         sizes = ",".join(f"{axis}={size}" for axis, size in self.mesh.items() if size > 1)
         hosts = f"{self.program.host}{f' and {self.processes - 1} more' if self.processes > 1 else ''}"
         return f"{self.devices} x {self.device} on {hosts}, mesh {sizes or 'of one device'}"
 
     @property
     def device_hours(self) -> float | None:
-        """The hours of all devices; None if the end is unknown."""
+        """The device hours, summed over devices; None if the end is unknown."""
         if self.ended is None:
             return None
         seconds = (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)).total_seconds()
@@ -83,10 +83,10 @@ class Start:
 
 
 def read_starts(workdir: Workdir) -> list[Start]:
-    """Return the starts of a run, the first one first; empty for a run without the file.
+    """Return the starts of a run, oldest first; empty for a run without the file.
 
     Raises:
-        DataError: the file is damaged, or cannot be read; the message names it, and the field.
+        DataError: the file is damaged or cannot be read; the message names the file and the field.
     """
     path = workdir.starts
     try:

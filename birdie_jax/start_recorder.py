@@ -1,4 +1,4 @@
-"""Print and record the program of a process at each start of a run.
+"""Prints and records the program of a process at each start of a run.
 
 The first process writes the record before the first step, and again when it ends. A killed process leaves a
 start without an end.
@@ -28,7 +28,7 @@ from birdie_jax.storage import to_plain, write_json
 from birdie_jax.storage.workdir import Workdir
 
 Announce = Callable[[Mesh, str], None]
-"""Takes the mesh of a run, and one line that explains the choice."""
+"""(mesh of a run, a line that explains the choice) -> None."""
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax")
 _PACKAGES += ("orbax-checkpoint", "grain", "numpy")
@@ -38,7 +38,7 @@ _VARIABLES = re.compile(
 )
 _SECRET_NAME = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY")
 _GIT_SECONDS = 10
-# The driver makes this file.
+# The driver creates this file.
 _NVIDIA = Path("/dev/nvidiactl")
 
 
@@ -47,8 +47,8 @@ def describe_program(command: list[str], environment: Mapping[str, str], commit:
 
     Args:
         command: the command line, word by word.
-        environment: the variables of the environment.
-        commit: as `find_commit` returns it.
+        environment: the environment variables.
+        commit: the result of `find_commit`.
     """
     versions = {"birdie-jax": birdie_jax.__version__, "Python": platform.python_version()}
     for package in _PACKAGES:
@@ -70,7 +70,7 @@ def describe_program(command: list[str], environment: Mapping[str, str], commit:
 
 
 def _recorded_word(word: str) -> str:
-    # A flag may be named --password.
+    # For example --password.
     name = word.lstrip("-")
     return word[: len(word) - len(name)] + without_secrets(name)
 
@@ -101,9 +101,9 @@ def find_commit(package: Path = Path(birdie_jax.__file__).parent) -> str | None:
 
 
 class StartRecorder:
-    """Prints a start, and records it in the workdir; a context manager around the run.
+    """A context manager around a run, which prints its start and records it in the workdir.
 
-    A record that cannot be read or written never ends a run: the error is logged, and the run continues.
+    If the record cannot be read or written, the error is logged and the run continues.
     """
 
     def __init__(self, workdir: Workdir, program: Program | None, processes: int):
@@ -148,7 +148,7 @@ class StartRecorder:
         self._write()
 
     def note_outcome(self, outcome: str, step: int) -> None:
-        """Record how the run ended, in words, and the last completed step."""
+        """Record the outcome of the run, as text, and the last completed step."""
         self._outcome, self._step = outcome, step
 
     def _write(self) -> None:

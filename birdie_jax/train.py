@@ -8,7 +8,7 @@ every process with the same command; birdie_jax/engine/processes.py describes ho
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before the imports below start threads.
+    # Call this before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -79,7 +79,7 @@ class Parts(NamedTuple):
 
     Attributes:
         config: the configuration, with the head that the stages' tasks need.
-        stages: the stages of fine-tuning; none in pre-training.
+        stages: the stages of fine-tuning; empty in pre-training.
         mixture: the arms of pre-training; None with stages.
         tasks: the tasks that the run measures during training.
     """
@@ -91,10 +91,10 @@ class Parts(NamedTuple):
 
 
 def find_parts(config: Config) -> Parts:
-    """Return the parts that a configuration names, without a look at devices or data.
+    """Return the parts that a configuration names, without access to devices or data.
 
     Raises:
-        ConfigError: one of them does not exist; the message names the field.
+        ConfigError: a part does not exist; the message names the field.
     """
     stages = read_stages(config)
     config = with_task_head(config, stages)
@@ -108,7 +108,7 @@ def find_parts(config: Config) -> Parts:
 
 
 def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None = None) -> Outcome:
-    """Do all of a run: workdir, text or examples, training, summary, report.
+    """Run everything: workdir, text or examples, training, summary and report.
 
     The first process writes the shared files; the others wait where they need them.
 
@@ -116,11 +116,11 @@ def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None 
         config: the configuration of the run.
         workdir: the folder of the run.
         watch: detects processes that are lost or hang.
-        program: the program of this process, for the record of the start; None: no record is written.
+        program: the program of this process, for the record of the start; None: no record.
     """
     processes = watch.processes
     config, stages, mixture, tasks = find_parts(config)
-    # Before a preparation that may take hours.
+    # Check this before a preparation that may take hours.
     if mixture is None:
         check_stages(config, stages)
         check_start(config, workdir)
@@ -177,7 +177,7 @@ def pretrain(
     announce: Announce,
     on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
-    """Prepare the text and train on it; return the outcome, and figures for the summary."""
+    """Prepare the text, train on it, and return the outcome and figures for the summary."""
     text, tokenizer = prepare_text(config, workdir, watch.processes)
     shares = agree_on_shares(config, mixture, text.train, watch.processes)
     if watch.processes.first:
@@ -228,13 +228,13 @@ def pretrain(
 def choose_on_devices(
     runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes
 ) -> tuple[ResolvedRun, ...]:
-    """Return runs with the choices of the devices: how the scan is computed, and what blocks keep."""
+    """Return runs with the device-dependent choices: the scan's implementation and the kept arrays."""
     return keep_remat(keep_scan(runs, workdir, processes), workdir, processes)
 
 
 def write_report(workdir: Workdir) -> None:
-    """Write the report, or end the command with the reason why it cannot be written."""
-    # The plotting modules are large, and an interrupted run never needs them.
+    """Write the report, or end the command with the reason."""
+    # The plotting modules are large, and an interrupted run does not need them.
     from birdie_jax import reporting
 
     try:

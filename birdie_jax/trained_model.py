@@ -1,4 +1,4 @@
-"""A trained model with all that you need to use it, from a run's workdir or an exported folder."""
+"""A trained model and everything needed to use it, from a run's workdir or an exported folder."""
 
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ class TrainedModel(NamedTuple):
 
     Attributes:
         folder: the workdir, or the exported folder.
-        step: the train step at which it was saved.
+        step: the train step of the save.
         config: the configuration of the run.
         model: the model's architecture.
         params: the model's parameters, float32.
@@ -68,7 +68,7 @@ def model_of_workdir(
 ) -> TrainedModel:
     """Return the model of a run, at `step` or else at its newest whole checkpoint.
 
-    Only the parameters are read, onto this process's first device, whatever mesh they were trained on.
+    The function reads only the parameters, onto this process's first device, for any mesh of the run.
 
     Args:
         workdir: the workdir of the run.
@@ -76,9 +76,9 @@ def model_of_workdir(
         average: whether to return the average of the parameters that the hook parameter_average keeps.
 
     Raises:
-        ConfigError: config.json is missing or cannot be used.
-        DataError: tokenizer.model is missing or cannot be used.
-        CheckpointError: there is no such checkpoint, it is damaged, or it is of another architecture.
+        ConfigError: config.json is missing or unusable.
+        DataError: tokenizer.model is missing or unusable.
+        CheckpointError: the checkpoint does not exist, is damaged, or has another architecture.
     """
     files = Workdir(workdir)
     config = parse_saved_config(
@@ -108,7 +108,7 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     """Return the model of an exported folder.
 
     Raises:
-        InteropError: a file of it is missing, damaged, or does not fit the others.
+        InteropError: a file is missing or damaged, or does not match the others.
         ConfigError: its config.json describes an invalid mixture.
     """
     read = read_model(make_path(folder))
@@ -120,7 +120,7 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
 
 
 def prompt_form(config: Config) -> PromptForm:
-    """Return the default form that `generate` gives a prompt.
+    """Return the default format of prompts in `generate`.
 
     Raises:
         ConfigError: the configuration describes an invalid mixture.
@@ -133,7 +133,7 @@ def prompt_form(config: Config) -> PromptForm:
     if not model.start_token:
         return PromptForm((model.begin_token,) if model.begin_token else ())
     objective = choose_arm(arms, None).objective
-    # Of some objectives the answer may hold what the context does: here any.
+    # The answers of some objectives may contain any special token of the context; allow all.
     answer = objective.answer_special_tokens(np.arange(NUM_SPECIAL_TOKENS, dtype=np.int32))
     if not objective.has_context:
         return PromptForm(before=(START,), answer=answer)
@@ -142,7 +142,7 @@ def prompt_form(config: Config) -> PromptForm:
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:
-    """Return the model with implementations that this machine has, and the names of those it lacks."""
+    """Return the model with implementations for this machine; warn if they differ from the run's."""
     model = for_platform(config.model, jax.default_backend())
     if model != config.model:
         logging.warning("the model was trained with implementations that this machine does not have")

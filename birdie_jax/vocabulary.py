@@ -68,7 +68,7 @@ _NAMES = {
 
 
 def special_token_name(token: int) -> str:
-    """Return how special id `token` (0..255) is written for people, e.g. `[COPY]` or `[MASK_3]`.
+    """Return the readable name of special id `token` (0..255), such as `[COPY]` or `[MASK_3]`.
 
     Raises:
         ValueError: `token` is not a special id.
@@ -81,10 +81,10 @@ def special_token_name(token: int) -> str:
 
 
 def special_token_id(name: str) -> int:
-    """Return the id of the special token that people write as `name`, e.g. 12 for `[DONE]`.
+    """Return the id of the special token with a readable name, such as 12 for `[DONE]`.
 
     Raises:
-        ValueError: there is no special token of that name.
+        ValueError: no special token has that name.
     """
     for token in range(NUM_SPECIAL_TOKENS):
         if special_token_name(token) == name:
@@ -95,5 +95,5 @@ def special_token_id(name: str) -> int:
 
 
 def padded_vocab_size(num_pieces: int) -> int:
-    """Rows of the embedding table for a tokenizer of `num_pieces` pieces: a multiple of 128."""
+    """Return the rows of the embedding table for `num_pieces` pieces: a multiple of 128."""
     return -(-(num_pieces + NUM_SPECIAL_TOKENS) // 128) * 128
