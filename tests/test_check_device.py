@@ -10,7 +10,7 @@ from tests.whole_runs import CONFIG, REPOSITORY, run_environment
 
 
 @pytest.mark.slow
-def test_a_check_on_two_devices_measures_all_that_there_is(tmp_path):
+def test_a_check_on_two_devices_measures_everything(tmp_path):
     file = tmp_path / "check.json"
     arguments = (f"--config={CONFIG}", "--steps=2", f"--json={file}", f"--store={tmp_path / 'store'}")
     command = [sys.executable, "-m", "birdie_jax.check_device", *arguments]

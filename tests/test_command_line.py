@@ -142,7 +142,7 @@ def refusals(tmp_path_factory):
     [*BAD_FILES.items(), *BAD_VALUES.items(), *BAD_FIELDS.items(), *BAD_COMMANDS.items()],
     ids=lambda value: repr(value)[:60],
 )
-def test_a_command_line_is_refused_in_one_line(refusals, case, said):
+def test_an_invalid_command_line_is_refused_in_one_line(refusals, case, said):
     (verb, *_), (status, stdout, stderr) = refusals[case]
     assert (status, stdout) == (2, "")
     (line,) = stderr.splitlines()
@@ -176,7 +176,7 @@ def test_a_configuration_is_checked_without_a_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
+def test_flags_can_change_one_arm_or_set_all_arms(tmp_path):
     file = tmp_path / "arms.py"
     file.write_text(
         f"{DEFAULTS}def get_config():\n    config = default_config()\n"
@@ -209,7 +209,7 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.slow
-def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, status, fault, unbuffered):
+def test_a_closed_pipe_ends_a_command_silently(*, lines, end, status, fault, unbuffered):
     """As `head` does, during a long output, or before the program ends; the command reports its faults."""
     program = (
         "import sys\n"
@@ -277,9 +277,7 @@ FULL, ABSENT = OSError(errno.ENOSPC, "full"), FileNotFoundError(errno.ENOENT, "a
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_what_a_user_can_mend_ends_a_command_in_one_line_and_other_errors_are_raised(
-    monkeypatch, capsys, error, status
-):
+def test_user_errors_are_one_line_and_other_errors_are_raised(monkeypatch, capsys, error, status):
     def run(main, **_):
         raise error
 
@@ -293,7 +291,7 @@ def test_what_a_user_can_mend_ends_a_command_in_one_line_and_other_errors_are_ra
 
 
 @pytest.mark.slow
-def test_another_broken_pipe_is_not_taken_for_the_readers():
+def test_another_broken_pipe_is_raised():
     """As that of a connection to a store."""
     program = (
         "from birdie_jax.command_line import start\n"

@@ -138,7 +138,7 @@ EVEN = "a divisor of model.features = 64 into heads of an even width"
         ),
     ],
 )
-def test_heads_that_do_not_divide_are_refused_where_they_are_read(section, fields, allowed):
+def test_heads_that_do_not_divide_are_refused_for_models_with_heads(section, fields, allowed):
     def change(config, name={"hawk": "hawk", "attention": "transformer"}[section]):
         config.model.update({"name": name, "features": 64, "state": 64, section: fields})
 
@@ -149,7 +149,7 @@ def test_heads_that_do_not_divide_are_refused_where_they_are_read(section, field
     assert to_dict(parse_config(harmless))["model"][section].items() >= fields.items()
 
 
-def test_what_splash_attention_cannot_read_is_refused():
+def test_shapes_unsupported_by_splash_attention_are_refused():
     """Its kernel has one bound for each query; a context that is read both ways has two."""
 
     def change(config, length=2048, bidirectional=True):
@@ -180,7 +180,7 @@ def test_attention_over_divided_rows_is_refused():
     )
 
 
-def test_a_mixer_s_section_comes_back_from_a_saved_configuration():
+def test_a_saved_configuration_restores_a_mixers_section():
     config = default_config()
     config.model.name = "hawk"
     config.model.hawk.heads = 8
@@ -191,7 +191,7 @@ def test_a_mixer_s_section_comes_back_from_a_saved_configuration():
 
 
 @pytest.mark.parametrize(("name", "conv_width", "spacing"), [("gated_ssm", 4, 0), ("hawk", 2, 1)])
-def test_samples_are_as_far_apart_as_the_model_s_own_convolution_reaches(name, conv_width, spacing):
+def test_spacing_must_cover_the_reach_of_the_convolution(name, conv_width, spacing):
     config = default_config()
     config.model.name = name
     config.model.hawk.conv_width = conv_width
@@ -199,7 +199,7 @@ def test_samples_are_as_far_apart_as_the_model_s_own_convolution_reaches(name, c
     assert parse_config(config).batching.spacing == spacing
 
 
-def test_a_keyword_of_python_can_be_a_field_on_the_command_line():
+def test_a_python_keyword_can_be_a_field_on_the_command_line():
     given = [
         "train",
         "--config=a.py",

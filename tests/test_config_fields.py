@@ -54,7 +54,7 @@ def test_a_field_has_a_type_with_its_bounds(path):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", FIELDS)
-def test_a_hostile_value_is_refused_in_one_line_or_serves(path):
+def test_a_hostile_value_is_refused_in_one_line_or_works(path):
     kind = FIELDS[path]
     plain = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     fits = {int: int, float: (int, float), str: str, bool: bool, dict[str, Any]: dict}
@@ -69,7 +69,7 @@ def test_a_hostile_value_is_refused_in_one_line_or_serves(path):
 
 
 @pytest.mark.parametrize("path", SECTIONS)
-def test_what_is_no_section_is_refused_in_one_line(path):
+def test_an_invalid_section_is_refused_in_one_line(path):
     for value in (3, "x" * 100_000, {1: 2}, {"a\nb": 1}):
         assert refusal_of(path, value) is not None
 
@@ -85,7 +85,7 @@ def extremes():
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("path", "value"), [*extremes()])
-def test_the_ends_of_an_interval_are_within_it_and_what_is_beyond_is_not(path, value):
+def test_bounds_include_their_ends_and_exclude_values_beyond(path, value):
     """Other fields may stand against a value; the message is then of one line as well."""
     rule = bounds_of(path)
     assert rule.allowed_instead(value) is None
@@ -111,7 +111,7 @@ def test_the_largest_seed_reaches_numpy_and_jax():
 
 
 @pytest.mark.slow
-def test_the_most_steps_are_counted_in_int32():
+def test_the_maximum_number_of_steps_fits_int32():
     steps = largest("train.num_steps")
     assert jnp.int32(steps) + jnp.int32(1) > 0
     for warmup in (0, steps):
@@ -124,7 +124,7 @@ def test_the_most_steps_are_counted_in_int32():
     assert np.isfinite(explore_probability(config, jnp.int32(steps - 1), steps))
 
 
-def test_bounds_of_float_fields_are_numbers_of_float32():
+def test_bounds_of_float_fields_fit_float32():
     smallest, biggest = np.finfo(np.float32).tiny, np.finfo(np.float32).max
     for path, kind in FIELDS.items():
         if typing.get_args(kind)[:1] == (float,):
@@ -133,13 +133,13 @@ def test_bounds_of_float_fields_are_numbers_of_float32():
 
 
 @pytest.mark.parametrize("model", model_names())
-def test_the_parameters_of_the_largest_model_are_counted_at_once(model):
+def test_the_parameters_of_the_largest_model_are_counted_quickly(model):
     sizes = {name: largest(f"model.{name}") for name in ("layers", "features", "state", "mlp_features")}
     config = ModelConfig(name=model, **sizes)
     assert count_parameters(config, largest("data.vocab_size")) > 2**50
 
 
-def test_the_largest_lookahead_is_a_state_of_megabytes():
+def test_the_largest_lookahead_has_a_state_of_megabytes():
     assert StreamLayout(("",), (), largest("batching.lookahead")).initial().nbytes < 2**21
 
 
@@ -163,7 +163,7 @@ ARM_FIELDS = ("weight", "objective", "group", "marker", "min_length", "max_lengt
 
 
 @pytest.mark.parametrize("field", ARM_FIELDS)
-def test_a_hostile_field_of_an_arm_is_refused_in_one_line_or_serves(field):
+def test_a_hostile_field_of_an_arm_is_refused_in_one_line_or_works(field):
     for name, value in list(HOSTILE.items())[ARM_FIELDS.index(field) % 2 :: 2]:
         arm = {"objective": "selective_copying"} | {field: value}
         refused = refusal_of("objectives.arms", {"mine": arm, "other": {"objective": "copying"}})
@@ -172,17 +172,17 @@ def test_a_hostile_field_of_an_arm_is_refused_in_one_line_or_serves(field):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\0b", "x" * 101, "x" * 100_000, "ä", 3, "\ud800"])
-def test_the_name_of_an_arm_is_refused_in_one_line(name):
+def test_an_invalid_name_of_an_arm_is_refused_in_one_line(name):
     assert refusal_of("objectives.arms", {name: {"objective": "copying"}}) is not None
 
 
-def test_arms_that_are_no_arms_are_refused_in_one_line():
+def test_invalid_arms_are_refused_in_one_line():
     unknown = [{"objective": "copying", field: 1} for field in ("name", "a\nb", "x" * 100_000, 3)]
     for arm in (3, None, "copying", [], {}, {1: "copying"}, *unknown):
         assert refusal_of("objectives.arms", {"mine": arm}) is not None
 
 
-def test_weights_of_any_size_that_is_allowed_add_up():
+def test_sums_of_allowed_weights_are_finite():
     arms = {f"arm_{number}": {"objective": "copying", "weight": 1e9} for number in range(300)}
     weights = configured_mixture(parse_config(changed("objectives.arms", arms))).weights
     np.testing.assert_allclose(weights, 1 / 300)

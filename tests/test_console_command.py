@@ -32,7 +32,7 @@ def run(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_runs_its_module_with_the_arguments_behind_it(run, verb, monkeypatch):
+def test_a_verb_runs_its_module_with_its_arguments(run, verb, monkeypatch):
     ran = []
     monkeypatch.setattr(runpy, "run_module", lambda name, **how: ran.append((name, how, sys.argv[1:])))
     assert run(verb, "--help", "train") == (0, "", "")
@@ -41,7 +41,7 @@ def test_a_verb_runs_its_module_with_the_arguments_behind_it(run, verb, monkeypa
     assert how == {"run_name": "__main__", "alter_sys": True}
 
 
-def test_every_verb_is_one_of_the_console_command():
+def test_the_console_command_has_every_verb():
     modules = {f"launch.{name}" for name in ("local", "slurm", "tpu_pod", "gke_jobset")}
     assert {*VERBS} == {*REQUIRED, *modules, "lm_eval"}
 
@@ -59,7 +59,7 @@ def test_version(run):
 
 
 @pytest.mark.parametrize(("arguments", "found"), [((), "no verb"), (("trian", "x"), "'trian'")])
-def test_what_is_no_verb_is_refused_in_one_line(run, arguments, found):
+def test_an_unknown_verb_is_refused_in_one_line(run, arguments, found):
     nearest = ["train"] if "trian" in arguments else []
     allowed = ", ".join(dict.fromkeys([*nearest, *VERBS, "--help", "--version"]))
     assert run(*arguments) == (2, "", f"birdie: found {found}; allowed: {allowed}\n")
@@ -72,14 +72,14 @@ def test_a_preset_is_loaded_by_its_name_from_any_folder(preset, tmp_path, monkey
     assert load_config(preset).to_dict() == by_path.to_dict()
 
 
-def test_a_preset_takes_a_variant_and_a_file_goes_before_it(tmp_path, monkeypatch):
+def test_a_preset_accepts_a_variant_and_a_file_has_precedence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_config("birdie_1_4b:gated_ssm").model.name == "gated_ssm"
     (tmp_path / "tiny").write_text((REPOSITORY / "configs/birdie_110m.py").read_text())
     assert load_config("tiny").model.layers == load_config("birdie_110m").model.layers
 
 
-def test_an_unknown_preset_is_refused_with_all_that_there_are_the_nearest_first():
+def test_an_unknown_preset_is_refused_with_all_presets_nearest_first():
     with pytest.raises(
         ConfigError, match=r"^--config=birdie_1b: found no file; .*, or a preset: "
     ) as error:

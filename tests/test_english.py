@@ -38,5 +38,5 @@ def test_a_long_line_of_prose_is_refused():
     ],
     ids=["table", "heading", "code", "indented code", "generated", "link"],
 )
-def test_what_cannot_be_wrapped_passes(text: str):
+def test_lines_that_cannot_be_wrapped_pass(text: str):
     assert long_lines("docs/a.md", text) == []

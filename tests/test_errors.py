@@ -53,20 +53,20 @@ def test_printable_text_is_shown_as_it_is(text):
         ({f"field {number}": number for number in range(5000)}, "characters"),
     ],
 )
-def test_a_long_value_shows_its_ends_and_says_how_long_it_is(value, length):
+def test_a_long_value_shows_its_ends_and_length(value, length):
     text = shown(value)
     whole = repr(value)
     assert len(text) < 230
     assert re.fullmatch(rf"{re.escape(whole[:98])}\.\.\.{re.escape(whole[-98:])} \(.*{length}\)", text)
 
 
-def test_as_many_characters_as_the_caller_wants():
+def test_the_caller_limits_the_number_of_characters():
     assert shown("abcdefghij" * 10, 20) == "'abcdefg...defghij' (100 characters)"
     assert one_line("abcdefghij" * 10, 20) == "abcdefgh...cdefghij (100 characters)"
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_values_that_python_will_not_write(sign):
+def test_values_without_a_python_text(sign):
     integer = sign * 10**5000
     with pytest.raises(ValueError, match="digits"):
         repr(integer)

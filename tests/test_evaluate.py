@@ -75,7 +75,7 @@ def test_the_table_and_the_files(folder, asked):
     assert [line["prompt"] for line in lines] == PROMPTS
 
 
-def test_what_it_takes_is_printed_before(folder, asked):
+def test_the_cost_is_printed_first(folder, asked):
     _, _, errors = asked[0]
     tokens = re.search(
         r"^mine: 5 questions, (\d+) prompt tokens, at most 40 answer tokens; (.*)", errors, re.M
@@ -93,7 +93,7 @@ def test_what_it_takes_is_printed_before(folder, asked):
     assert "mine: the longest takes 130 tokens, and the model has learned rows of 128\n" in errors
 
 
-def test_an_answer_is_that_of_generate(folder, asked):
+def test_answers_match_generate(folder, asked):
     lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
     assert [line["model"] for line in lines] == [f"{folder}/runs/a"] * 5 + [f"{folder}/runs/b"] * 5
     assert lines[1]["answer"] + "\n" == asked[2][1]
@@ -131,7 +131,7 @@ def test_the_report_shows_it(folder, asked):
     assert answers.count('<td class="text">a</td></tr>') == 3
 
 
-def test_wrong_input_is_told_in_one_line_and_leaves_nothing(folder):
+def test_wrong_input_is_reported_in_one_line_and_leaves_no_files(folder):
     workdir = f"--workdir={folder}/runs/a"
     (folder / "empty.jsonl").write_text("")
     (folder / "bad.jsonl").write_text('{"prompt": "a", "reference": "b"}\n{"prompt": 3}\n{\n')
@@ -173,7 +173,7 @@ def test_wrong_input_is_told_in_one_line_and_leaves_nothing(folder):
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
 
-def test_two_processes_find_what_one_finds(folder, asked, tmp_path):
+def test_two_processes_give_the_scores_of_one(folder, asked, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

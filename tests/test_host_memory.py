@@ -50,7 +50,7 @@ def calls(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_pages_are_touched_once_where_memory_is_kept():
+def test_kept_memory_is_touched_once():
     def touched(form):
         command = [sys.executable, "-c", _PROGRAM, form]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -71,7 +71,7 @@ def test_pages_are_touched_once_where_memory_is_kept():
         *(({name: "1"}, None, False) for name in USERS),
     ],
 )
-def test_memory_is_kept_for_cpus_alone(environment, device, kept, tmp_path, calls):
+def test_memory_is_kept_only_for_cpus(environment, device, kept, tmp_path, calls):
     if device:
         (tmp_path / device).parent.mkdir(exist_ok=True)
         (tmp_path / device).touch()
@@ -79,14 +79,14 @@ def test_memory_is_kept_for_cpus_alone(environment, device, kept, tmp_path, call
     assert len(calls) == (4 if kept else 0)
 
 
-def test_another_c_library_is_left_alone(tmp_path, calls, monkeypatch):
+def test_another_c_library_is_not_changed(tmp_path, calls, monkeypatch):
     monkeypatch.setattr(host_memory.os, "confstr_names", {})
     assert not keep_freed_memory({}, tmp_path)
     assert not calls
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "generate", "prune"])
-def test_verbs_that_run_a_model_keep_memory_before_anything_else_is_imported(verb):
+def test_verbs_that_run_a_model_keep_memory_before_other_imports(verb):
     source = Path(host_memory.__file__).with_name(f"{verb}.py").read_text()
     begin = [node for node in ast.parse(source).body if not isinstance(node, ast.Expr)][:2]
     assert isinstance(begin[0], ast.ImportFrom) and begin[0].module == "birdie_jax.host_memory"

@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     THINGS.clear()
 
 
-def test_a_module_is_run_once_and_known_by_the_hash_of_its_code(folder):
+def test_a_module_runs_once_and_is_identified_by_its_hash(folder):
     entry = import_extension("mine", "--import")
     assert entry.startswith("mine#sha256:")
     assert list(THINGS) == ["mine"]
@@ -73,7 +73,7 @@ def test_modules_of_packages_and_files(folder):
         ("json.py", "already has; allowed: another"),
     ],
 )
-def test_what_cannot_be_imported(folder, name, said):
+def test_invalid_imports_are_refused(folder, name, said):
     (folder / "mine_bad.py").write_text("1 / 0\n")
     (folder / "json.py").write_text("")
     with pytest.raises(ConfigError) as caught:
@@ -99,13 +99,13 @@ def test_a_configuration_imports_before_it_is_read():
         parse_config(config)
 
 
-def test_a_run_imports_again_and_tells_a_change(caplog):
+def test_a_run_imports_again_and_reports_changes(caplog):
     parse_saved_config(saved(imports=["mine#sha256:0"]), "runs/config.json", importing=True)
     assert list(THINGS) == ["mine"]
     assert "runs/config.json: the code of mine has changed since" in caplog.text
 
 
-def test_nothing_is_imported_that_was_not_asked_for(caplog):
+def test_only_requested_names_are_imported(caplog):
     found = saved(imports=["mine#sha256:0"])
     config = parse_saved_config(found, "gs://a/config.json", importing=False)
     assert list(THINGS) == []
@@ -119,7 +119,7 @@ def test_nothing_is_imported_that_was_not_asked_for(caplog):
     assert "the code of mine has changed since" in caplog.text
 
 
-def test_changed_code_is_told_when_a_run_is_started_again(tmp_path, caplog):
+def test_changed_code_is_reported_on_resume(tmp_path, caplog):
     workdir = Workdir(tmp_path / "run")
     workdir.claim(saved(imports=["mine#sha256:0"]), saved())
     assert caplog.text == ""

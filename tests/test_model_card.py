@@ -44,7 +44,7 @@ def test_a_run_without_records(tmp_path, model):
     assert 'model = AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in card
 
 
-def test_what_was_recorded_is_told(tmp_path, model):
+def test_the_card_shows_the_records(tmp_path, model):
     workdir = Workdir(tmp_path)
     program = describe_program(["train", "--config=x"], {}, None)
     with StartRecorder(workdir, program, 1) as start:

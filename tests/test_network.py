@@ -102,7 +102,7 @@ URL = f"gs://user:{SECRET}@bucket/x"
         (f"--config.train.num_steps=password={SECRET}", "num_steps"),
     ],
 )
-def test_a_secret_is_refused_without_being_shown(tmp_path, flag, message):
+def test_a_secret_is_refused_and_not_shown(tmp_path, flag, message):
     workdir = tmp_path / "run"
     command = ("train", f"--config={CONFIG}", f"--workdir={workdir}", flag)
     ((status, output, errors),) = run_commands([command])

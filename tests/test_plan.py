@@ -42,7 +42,7 @@ def planned(tmp_path, topology, *arguments, **options):
     return json.loads(file.read_text()), done.stdout
 
 
-def test_a_plan_for_this_machine_is_what_a_run_on_it_takes(tmp_path):
+def test_a_plan_for_this_machine_matches_a_run(tmp_path):
     fields, devices = NO_LOOPS | {"mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}, 4
     overrides = [f"--config.{name}={value}" for name, value in fields.items()]
     found, text = planned(tmp_path, f"cpu:{devices}", "--largest_batch=skip", *overrides, devices=devices)
@@ -80,7 +80,7 @@ def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
     assert sum(one["times"] for one in found["collectives"]) < 8
 
 
-def test_meshes_side_by_side(tmp_path):
+def test_compare_shows_several_meshes(tmp_path):
     found, text = planned(
         tmp_path, "cpu:2", "--compare=data=2", "--compare=fsdp=2", "--config.model.features=64", devices=2
     )
@@ -146,7 +146,7 @@ def test_an_impossible_plan_is_refused_in_one_line():
 
 
 @for_machines
-def test_a_tpu_that_is_not_there(tmp_path):
+def test_a_plan_for_an_absent_tpu(tmp_path):
     arguments = ("--config.mesh.data=1", "--config.mesh.fsdp=4", "--largest_batch=skip")
     found, text = planned(tmp_path, "v5e:2x2", "--config.batching.rows=8", *arguments)
     assert found["fits"]
@@ -229,7 +229,7 @@ def test_the_loss_chunk_does_not_change_what_a_device_sends(tmp_path):
 
 
 @for_machines
-def test_hosts_of_h200s_that_are_not_there(tmp_path):
+def test_a_plan_for_absent_h200_hosts(tmp_path):
     found, _ = planned(
         tmp_path,
         "h200:2x2",

@@ -144,7 +144,7 @@ def test_user_errors_are_one_short_line(corpus, tmp_path, monkeypatch, run_in_th
 
 
 @pytest.mark.parametrize(("unusable", "message"), _UNUSABLE_UNITS, ids=lambda case: f"{case[0]:.30}")
-def test_flags_of_units_that_cannot_be_used(tmp_path, monkeypatch, run_in_this_process, unusable, message):
+def test_invalid_flags_of_units_are_refused(tmp_path, monkeypatch, run_in_this_process, unusable, message):
     monkeypatch.chdir(tmp_path)
     status, out, error = run_in_this_process("--output=out", *unusable)
     assert (status, out) == (2, "")
@@ -205,7 +205,7 @@ _SMALL = [
 ]
 
 
-def test_names_of_files_with_line_ends_and_of_no_encoding(corpus, tmp_path, run_in_this_process):
+def test_file_names_with_line_ends_and_without_encoding(corpus, tmp_path, run_in_this_process):
     source = Path(os.fsdecode(os.fsencode(tmp_path) + b"/two\nlines\xff"))
     source.mkdir()
     shown = f"{tmp_path}/two\\nlines\\udcff"
@@ -228,7 +228,7 @@ def test_names_of_files_with_line_ends_and_of_no_encoding(corpus, tmp_path, run_
 
 @pytest.mark.parametrize("mode", [0o000, 0o444, 0o555, 0o666])
 @pytest.mark.parametrize("below", ["", "new"])
-def test_an_output_folder_that_cannot_be_written(unprivileged_folder, run_in_this_process, mode, below):
+def test_an_unwritable_output_folder_is_refused(unprivileged_folder, run_in_this_process, mode, below):
     corpus = unprivileged_folder / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in _TEXTS))
     output = unprivileged_folder / "out"

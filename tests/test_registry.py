@@ -67,7 +67,7 @@ def test_an_unknown_name_lists_the_known_ones(field):
     assert str(refused.value) == f"{field}: found 'x'; allowed: {', '.join(registry)}"
 
 
-def test_a_registry_keeps_what_is_registered_first():
+def test_a_registry_keeps_the_order_of_registration():
     registry = Registry("section.field", one=(1,))
     registry.register("two", (2,))
     registry.register("one", (1,))

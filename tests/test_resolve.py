@@ -54,7 +54,7 @@ def modules_that_call(name):
 
 
 @pytest.mark.parametrize("name", ONLY_HERE)
-def test_nothing_else_resolves(name):
+def test_only_resolve_creates_meshes_and_models(name):
     assert set(modules_that_call(name)) == {"resolve.py"} | ONLY_HERE[name]
 
 

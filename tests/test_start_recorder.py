@@ -32,7 +32,7 @@ def mesh():
     return jax.make_mesh((1, 1), ("data", "fsdp"))
 
 
-def test_the_program_is_told_without_secrets(program):
+def test_the_program_is_printed_without_secrets(program):
     assert program.environment == {
         "BIRDIE_TOKEN": "***",
         "JAX_CACHE": "gs://***@bucket",
@@ -47,7 +47,7 @@ def test_the_program_is_told_without_secrets(program):
     assert "(0123456 changed)" in replace(program, commit=f"{COMMIT} changed").title
 
 
-def test_starts_are_kept_whichever_way_they_end(tmp_path, program, mesh, capsys):
+def test_starts_are_recorded_for_any_outcome(tmp_path, program, mesh, capsys):
     workdir = Workdir(tmp_path)
     with StartRecorder(workdir, program, 1) as first:
         first.announce(mesh, "mesh chosen by a rule")
@@ -86,7 +86,7 @@ def test_a_gpu_that_jax_cannot_use_is_pointed_out(tmp_path, program, mesh, capsy
         assert ("an NVIDIA GPU that JAX cannot use" in capsys.readouterr().out) == there
 
 
-def test_what_failed_before_the_mesh_was_known_and_other_processes_leave_nothing(tmp_path, program, mesh):
+def test_early_failures_and_other_processes_leave_no_record(tmp_path, program, mesh):
     with pytest.raises(ValueError, match="x"), StartRecorder(Workdir(tmp_path), program, 1):
         raise ValueError("x")
     with StartRecorder(Workdir(tmp_path), None, 2) as other:
@@ -94,9 +94,7 @@ def test_what_failed_before_the_mesh_was_known_and_other_processes_leave_nothing
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_that_is_damaged_or_cannot_be_written_ends_no_run(
-    tmp_path, program, mesh, caplog, monkeypatch
-):
+def test_a_damaged_or_unwritable_record_does_not_end_a_run(tmp_path, program, mesh, caplog, monkeypatch):
     workdir = Workdir(tmp_path)
     workdir.starts.write_text("[{")
     with pytest.raises(DataError, match=r"starts\.json: found no JSON"):
@@ -116,7 +114,7 @@ def test_a_record_that_is_damaged_or_cannot_be_written_ends_no_run(
 
 
 @pytest.mark.slow
-def test_the_commit_of_a_checkout_and_of_an_archive_of_it(tmp_path):
+def test_find_commit_reads_a_checkout_and_an_archive(tmp_path):
     checkout, package = tmp_path / "checkout", tmp_path / "checkout" / "birdie_jax"
     package.mkdir(parents=True)
     assert find_commit(package) is None

@@ -70,7 +70,7 @@ def test_the_first_steps_of_the_quickstart(installed, tmp_path):
     assert (tmp_path / "a/report.html").stat().st_size > 10_000
 
 
-def test_presets_are_the_checkouts(installed, tmp_path):
+def test_a_wheel_has_the_presets_of_the_checkout(installed, tmp_path):
     program = (
         "import json, birdie_jax\n"
         "from birdie_jax.config_flag import load_config, preset_files\n"

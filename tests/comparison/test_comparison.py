@@ -48,7 +48,7 @@ def difference(folder, *sides):
     return values, remark
 
 
-def test_seeds_are_paired_by_their_number(folder):
+def test_equal_seeds_are_paired(folder):
     values, remark = difference(folder, "mixture", "causal")
     wanted = np.subtract(_LOSSES["causal"], _LOSSES["mixture"])
     interval = scipy.stats.ttest_1samp(wanted, 0).confidence_interval()
@@ -56,7 +56,7 @@ def test_seeds_are_paired_by_their_number(folder):
     assert remark == "3 pairs of seeds"
 
 
-def test_other_seeds_are_not_paired(folder):
+def test_different_seeds_are_not_paired(folder):
     write_run(folder / "more/run", 7, 2.2)
     write_run(folder / "more/run_2", 8, 2.6)
     values, remark = difference(folder, "mixture", "more")
@@ -75,7 +75,7 @@ def test_one_run_has_no_interval_over_seeds(folder):
     assert row.differences[0].remark == "no interval: one run"
 
 
-def test_settings_that_differ(folder):
+def test_different_settings_are_listed(folder):
     first, second = different_settings(read_sides([folder / "mixture", folder / "causal"]))
     assert (first.name, first.values) == ("objectives.mixture", ("mixture", "causal"))
     assert (second.name, second.values) == ("seed", ("1, 2, 0", "1, 2, 0"))
@@ -101,7 +101,7 @@ def write_evaluation(workdir, task, right, *, answers=True):
     return scored
 
 
-def test_answers_are_paired_question_by_question(folder):
+def test_answers_are_paired_by_question(folder):
     task = make_task("jsonl", {"path": "q.jsonl"}, "task")
     paths = [folder / "mixture/run_a", folder / "causal/run_a"]
     asked = [
@@ -115,7 +115,7 @@ def test_answers_are_paired_question_by_question(folder):
     assert row.differences[0].remark == f"{found.low:+.3g} to {found.high:+.3g}; 30 pairs of answers"
 
 
-def test_imports_of_a_run_are_imported(folder):
+def test_comparison_imports_the_imports_of_a_run(folder):
     config = folder / "causal/run_a/config.json"
     named = {"imports": ["no_such_module_here"]}
     config.write_text(json.dumps(json.loads(config.read_text()) | named))
@@ -123,7 +123,7 @@ def test_imports_of_a_run_are_imported(folder):
         read_sides([folder / "mixture", folder / "causal"])
 
 
-def test_evaluations_of_other_settings_have_no_difference(folder):
+def test_evaluations_with_other_settings_have_no_difference(folder):
     paths = [folder / "mixture/run_a", folder / "causal/run_a"]
     for path, name in zip(paths, "ab", strict=True):
         write_evaluation(path, make_task("jsonl", {"path": f"{name}.jsonl"}, "task"), {1})
@@ -144,7 +144,7 @@ def test_damaged_answers_are_named(folder):
         evaluation_rows(read_sides(paths))
 
 
-def test_folders_that_hold_no_runs_are_refused(folder):
+def test_folders_without_runs_are_refused(folder):
     (folder / "empty").mkdir()
     for names, said in (
         (("mixture", "nowhere"), "nowhere: found no run"),
@@ -156,7 +156,7 @@ def test_folders_that_hold_no_runs_are_refused(folder):
             read_sides([folder / name for name in names])
 
 
-def test_sides_have_the_shortest_names_that_differ(folder):
+def test_sides_have_the_shortest_distinct_names(folder):
     sides = read_sides([folder / "mixture/run_a", folder / "causal/run_a"])
     assert [side.name for side in sides] == ["mixture/run_a", "causal/run_a"]
     assert [side.name for side in read_sides([folder / "mixture", folder / "causal"])] == [

@@ -37,7 +37,7 @@ def workdir_of(tmp_path, name: str) -> Workdir:
     return workdir
 
 
-def test_the_fastest_that_is_right_is_taken():
+def test_the_fastest_correct_implementation_is_chosen():
     assert choose_scan([XLA, KERNEL])["implementation"] == "pallas_interpret"
     assert choose_scan([XLA, KERNEL._replace(seconds=None)])["implementation"] == "xla"
     found = choose_scan([XLA, WRONG])
@@ -45,7 +45,7 @@ def test_the_fastest_that_is_right_is_taken():
     assert found["why"] == f"xla 20 ms; pallas_interpret is refused: {WRONG.problem}"
 
 
-def test_a_run_keeps_its_choice_and_a_machine_what_it_measured(run, two, tmp_path):
+def test_a_run_keeps_its_choice_and_a_machine_its_measurements(run, two, tmp_path):
     checks = []
 
     def check(model, candidates, rows, length):
@@ -71,7 +71,7 @@ def test_a_run_keeps_its_choice_and_a_machine_what_it_measured(run, two, tmp_pat
     assert len(checks) == 2 and json.loads(cached.read_text())["checked"]
 
 
-def test_where_none_is_right_nothing_runs(run, two, tmp_path):
+def test_a_run_without_a_correct_implementation_fails(run, two, tmp_path):
     problem = WRONG._replace(implementation="xla")
     with pytest.raises(
         ConfigError, match=r"config\.model\.scan_implementation: no implementation is right"
@@ -79,10 +79,10 @@ def test_where_none_is_right_nothing_runs(run, two, tmp_path):
         keep_scan([run], workdir_of(tmp_path, "run"), Processes(), lambda *_: [problem, WRONG])
 
 
-def test_a_named_implementation_and_a_single_one_are_not_checked(run, two, tmp_path):
+def test_named_and_single_implementations_are_not_checked(run, two, tmp_path):
     named = run.with_model(scan_implementation="xla")
     assert keep_scan([named], Workdir(tmp_path / "none"), Processes()) == (named,)
 
 
-def test_a_cpu_has_one(run, tmp_path):
+def test_a_cpu_has_one_implementation(run, tmp_path):
     assert keep_scan([run], Workdir(tmp_path / "none"), Processes()) == (run,)

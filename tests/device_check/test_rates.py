@@ -7,7 +7,7 @@ from birdie_jax.device_check.scans import CheckedScan
 from birdie_jax.device_check.table import as_json, as_text
 
 
-def test_a_share_is_what_is_reached_of_rates_and_of_times():
+def test_a_share_is_measured_over_expected():
     assert Measured("a", 3.0, 4.0, "GB/s", "").share == pytest.approx(0.75)
     assert Measured("a", 4.0, 3.0, "ms", "", smaller_is_better=True).share == pytest.approx(0.75)
     assert Measured("a", 3.0, None, "GB/s", "").share is None
@@ -18,13 +18,13 @@ def test_a_share_is_what_is_reached_of_rates_and_of_times():
     ]
 
 
-def test_a_store_is_written_read_and_left_as_it_was(tmp_path):
+def test_a_store_is_measured_and_left_unchanged(tmp_path):
     written, read = store(str(tmp_path / "new"), 3)
     assert written.found > 0 and read.found > 0 and not written.is_low
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_a_store_that_fails_is_told(tmp_path):
+def test_a_failing_store_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     (failed,) = store(str(tmp_path / "file"), 0)
     assert failed.found is None and failed.is_low and "file" in failed.advice

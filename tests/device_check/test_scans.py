@@ -25,7 +25,7 @@ MODEL = ModelConfig(
         ("bigs", "tpu", ()),
     ],
 )
-def test_the_implementations_of_a_model_for_a_platform(name, platform, found):
+def test_candidates_depend_on_model_and_platform(name, platform, found):
     assert scan_candidates(replace(MODEL, name=name), platform) == found
 
 
@@ -36,7 +36,7 @@ def test_rows_have_contexts_resets_and_padding():
     assert set(batch.positions[:, [0, 30]].ravel()) == {0}
 
 
-def test_right_wrong_and_failing_implementations_are_told_apart(monkeypatch):
+def test_the_check_separates_right_wrong_and_failing_implementations(monkeypatch):
     arrays = scans._arrays
 
     def with_a_wrong_one(model, implementation, params, batch):
@@ -55,7 +55,7 @@ def test_right_wrong_and_failing_implementations_are_told_apart(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_kernel_passes_in_the_types_of_training(monkeypatch):
+def test_a_kernel_passes_in_the_training_types(monkeypatch):
     # An interpreted kernel takes a minute each time.
     monkeypatch.setattr(scans, "_ROWS", 1)
     monkeypatch.setattr(scans, "_REPEATS", 1)
@@ -65,7 +65,7 @@ def test_a_kernel_passes_in_the_types_of_training(monkeypatch):
     assert all(1e-4 < one.error < 0.5 for one in found)
 
 
-def test_a_distance_is_relative_and_a_nan_is_infinitely_far():
+def test_distances_are_relative_and_infinite_for_nan():
     reference = {"a": np.array([3.0, 4.0]), "b": np.zeros(2)}
     found = {"a": np.array([3.0, 4.5]), "b": np.array([0.0, np.nan])}
     assert distances(found, reference) == {"a": pytest.approx(0.1), "b": float("inf")}

@@ -8,7 +8,7 @@ from tests.docs.pages import REPOSITORY, fenced_blocks
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
 
 
-def test_layers_are_those_of_the_contract():
+def test_layers_match_the_contract():
     contracts = configparser.ConfigParser()
     contracts.read(REPOSITORY / "setup.cfg")
     kept = contracts["importlinter:contract:layers"]["layers"].split("\n")
@@ -16,7 +16,7 @@ def test_layers_are_those_of_the_contract():
     assert shown.strip().split("\n") == [line.strip() for line in kept if line.strip()]
 
 
-def test_every_rule_names_what_keeps_it_and_what_would_fail():
+def test_every_rule_names_its_code_and_its_test():
     rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
     assert [int(number) for number, *_ in rows] == list(range(1, 11))
     for number, _, kept_by, test in rows:

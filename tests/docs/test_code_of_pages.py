@@ -85,7 +85,7 @@ def commands_of(page: Path) -> list[list[str]]:
     return list(map(shlex.split, lines))
 
 
-def test_every_page_is_here():
+def test_every_page_is_listed():
     assert [page.stem for page in PAGES] == [
         "add_a_mixer",
         "add_a_policy",

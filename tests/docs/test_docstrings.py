@@ -122,7 +122,7 @@ def lacks(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module", modules(), ids=str)
-def test_every_public_thing_is_described(module):
+def test_every_public_name_is_described(module):
     assert lacks((REPOSITORY / module).read_text()) == []
 
 
@@ -157,7 +157,7 @@ def _add(pair):
 '''
 
 
-def test_the_check_sees_what_is_missing():
+def test_the_check_finds_missing_descriptions():
     assert lacks(_UNDESCRIBED) == ["the module", "Pair.second", "add"]
     docstring = "Sum.\n\nArgs:\n    a, b: numbers.\n    c: a number\n        of two lines: yes.\n"
     assert described(docstring, "Args") == {"a", "b", "c"}

@@ -67,7 +67,7 @@ def test_named_modules_exist(page):
 
 
 @each_page
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)", page.read_text())
     here = [link for link in links if "://" not in link]
     assert [link for link in here if not (page.parent / link).exists()] == []
@@ -87,11 +87,11 @@ def test_links_lead_somewhere(page):
         ("`birdie_jax/batch.py:Batch.token`", True),
     ],
 )
-def test_the_check_tells_what_is_absent(span, is_absent):
+def test_the_check_finds_absent_names(span, is_absent):
     assert bool(absent_names(f"See {span}.")) == is_absent
 
 
-def test_the_check_sees_absent_paths_and_modules():
+def test_the_check_finds_absent_paths_and_modules():
     text = "`pytest tests/nowhere/test_none.py`\n```bash\npython -m birdie_jax.nothing\n```\n"
     assert absent_paths(text) == ["tests/nowhere/test_none.py"]
     assert absent_modules(text) == ["birdie_jax.nothing"]

@@ -39,7 +39,7 @@ def numbers_after(word: str, places: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_nothing_of_a_paper_is_left_out(paper):
+def test_every_part_of_a_paper_is_listed(paper):
     sections, tables, figures, equations = PAPERS[paper]
     places = [place for place, _, _ in rows_of(paper)]
     assert numbers_after("(?:Sections?|Appendix)", places) == set(sections.split())

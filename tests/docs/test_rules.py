@@ -38,11 +38,11 @@ def test_nothing_is_unpickled_or_evaluated(package):
 @pytest.mark.parametrize(
     "source", ["import pickle", "from pickle import loads", "eval('1')", "np.load(path, allow_pickle=True)"]
 )
-def test_the_check_sees_it(source):
+def test_the_check_finds_unpickling_and_evaluation(source):
     assert forbidden(source)
 
 
-def test_test_files_outside_packages_have_names_of_their_own():
+def test_test_files_outside_packages_have_unique_names():
     """pytest imports them by name only, and refuses a second file of the same name."""
     files = [
         path

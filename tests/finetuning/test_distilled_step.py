@@ -68,7 +68,7 @@ def by_arm(losses):
     return [losses[given & (arms == arm)].sum() for arm in range(2)]
 
 
-def test_losses_are_those_of_whole_distributions_in_float64():
+def test_losses_match_whole_distributions_in_float64():
     model, params, teacher, teacher_params = models()
     scores, goal = (
         float64(one.apply({"params": of}, batch()))
@@ -89,7 +89,7 @@ def test_losses_are_those_of_whole_distributions_in_float64():
     np.testing.assert_array_equal(sums["relations"], 0)
 
 
-def test_pairs_of_hidden_states_are_compared_as_by_loops():
+def test_relation_losses_match_loops():
     model, params, teacher, teacher_params = models()
     own, theirs = (
         one.apply({"params": of}, batch().tokens, batch_layout(batch()), method="hidden")[0]
@@ -117,7 +117,7 @@ def test_pairs_of_hidden_states_are_compared_as_by_loops():
     assert float(total) == pytest.approx(float(sums["loss"].sum()) + 3.0 * expected.sum(), rel=1e-4)
 
 
-def test_without_weight_for_the_teacher_the_loss_is_the_usual_one():
+def test_zero_weights_give_the_usual_loss():
     model, params, *_ = models()
     (total, sums), (gradient, _) = taught(logits=0.0)
     usual = quick_jit(jax.value_and_grad(language_model_loss(model, 2, LENGTH).sums, has_aux=True))
@@ -128,7 +128,7 @@ def test_without_weight_for_the_teacher_the_loss_is_the_usual_one():
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, **CLOSE), gradient, its_gradient)
 
 
-def test_no_gradient_reaches_the_teacher_and_chunks_change_rounding_alone():
+def test_no_gradient_reaches_the_teacher_and_chunks_only_change_rounding():
     whole, (gradient, of_teacher) = taught(logits=0.5, hidden=1.0)
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(of_teacher))
     parts, (its_gradient, _) = taught(chunk=8, logits=0.5, hidden=1.0)
@@ -136,7 +136,7 @@ def test_no_gradient_reaches_the_teacher_and_chunks_change_rounding_alone():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **CLOSE), one, other)
 
 
-def test_a_teacher_that_is_the_student_has_nothing_to_teach():
+def test_a_teacher_equal_to_the_student_adds_no_gradient():
     model, params, *_ = models()
     settings = FinetuneTeacherConfig("teacher", logits=1.0, hidden=1.0)
     loss = distilled_loss(model, model, 2, LENGTH, settings, params).sums

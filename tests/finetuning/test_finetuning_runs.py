@@ -49,7 +49,7 @@ def num_steps(workdir) -> int:
 
 
 @pytest.mark.slow
-def test_what_is_said_and_logged(whole):
+def test_a_run_logs_its_stages(whole):
     workdir, output = whole
     steps = num_steps(workdir)
     assert re.search(
@@ -71,7 +71,7 @@ def test_what_is_said_and_logged(whole):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(whole, source, tmp_path):
+def test_a_killed_run_resumes_with_the_same_bits(whole, source, tmp_path):
     """The source of its parameters and its tokenizer is gone by then."""
     expected, _ = whole
     steps, run = num_steps(expected), tmp_path / "run"
@@ -85,9 +85,7 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(w
 
 
 @pytest.mark.slow
-def test_a_run_that_drops_tokens_logs_both_losses_and_ends_bit_for_bit_where_it_would_have_ended(
-    source, tmp_path
-):
+def test_a_run_that_drops_tokens_logs_both_losses_and_resumes_with_the_same_bits(source, tmp_path):
     expected, run = tmp_path / "expected", tmp_path / "run"
     pruning = "--config.finetune.pruning.max_pruned=0.9"
     status, output = finish(command(expected, source, pruning))
@@ -104,7 +102,7 @@ def test_a_run_that_drops_tokens_logs_both_losses_and_ends_bit_for_bit_where_it_
 
 
 @pytest.mark.slow
-def test_low_rank_adaptation_moves_maps_alone_and_is_resumed_bit_for_bit(source, tmp_path):
+def test_low_rank_adaptation_only_changes_maps_and_resumes_with_the_same_bits(source, tmp_path):
     expected, run = tmp_path / "expected", tmp_path / "run"
     lora = ("--config.finetune.lora.rank=2", "--config.finetune.lora.maps=*/mixer/*")
     status, output = finish(command(expected, source, *lora))
@@ -150,7 +148,7 @@ def taught(source, teacher, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_taught_run_logs_what_the_teacher_adds_and_is_resumed_bit_for_bit(
+def test_a_run_with_a_teacher_logs_its_losses_and_resumes_with_the_same_bits(
     taught, source, teacher, tmp_path
 ):
     expected, run = taught, tmp_path / "run"
@@ -168,7 +166,7 @@ def test_a_taught_run_logs_what_the_teacher_adds_and_is_resumed_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_two_processes_learn_from_a_teacher_that_their_devices_divide(taught, source, teacher, tmp_path):
+def test_two_processes_divide_a_teacher(taught, source, teacher, tmp_path):
     run = tmp_path / "run"
     divided = ("--config.mesh.data=2", "--config.mesh.fsdp=2")
     asked = command(run, source, *taught_by(teacher), *divided)
@@ -180,7 +178,7 @@ def test_two_processes_learn_from_a_teacher_that_their_devices_divide(taught, so
 
 
 @pytest.mark.slow
-def test_teachers_that_cannot_be_are_refused(source, teacher, tmp_path):
+def test_invalid_teachers_are_refused(source, teacher, tmp_path):
     encoder = tmp_path / "encoder"
     write_workdir(encoder, micro_config(name="bigs"))
     base = ("train", f"--config={CONFIG}", f"--config.init.from={source}")
@@ -212,7 +210,7 @@ def kill_early(arguments, run) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, tmp_path):
+def test_two_processes_resume_the_run_of_one_on_another_mesh(whole, source, tmp_path):
     """The rows and the masks of dropout are those of one device; what is computed differs by rounding."""
     expected, _ = whole
     steps, run = num_steps(expected), tmp_path / "run"
@@ -231,7 +229,7 @@ def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, 
 
 
 @pytest.mark.slow
-def test_other_verbs_take_a_fine_tuned_run(whole, tmp_path):
+def test_other_verbs_read_a_fine_tuned_run(whole, tmp_path):
     workdir, _ = whole
     folder = tmp_path / "exported"
     asked = ("--prompt=abc", "--max_tokens=4")
@@ -254,7 +252,7 @@ def test_other_verbs_take_a_fine_tuned_run(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_run_cannot_start_from_is_refused(source, tmp_path):
+def test_invalid_sources_are_refused(source, tmp_path):
     base = ("train", f"--config={CONFIG}", f"--workdir={tmp_path / 'run'}")
     other = (
         "train",

@@ -62,7 +62,7 @@ def alone(folder):
 
 
 @pytest.mark.slow
-def test_two_processes_on_a_mesh_learn_what_one_device_learns(folder, alone):
+def test_two_processes_on_a_mesh_match_one_device(folder, alone):
     """The rows, and the masks of dropout, are those of one device; what is computed differs by rounding."""
     workdir = folder / "mesh"
     command = train_command(folder, workdir, "--config.mesh.data=2", "--config.mesh.fsdp=2")
@@ -78,7 +78,7 @@ def test_two_processes_on_a_mesh_learn_what_one_device_learns(folder, alone):
 
 
 @pytest.mark.slow
-def test_two_processes_measure_what_one_measures(folder, alone, tmp_path):
+def test_two_processes_measure_the_same_as_one(folder, alone, tmp_path):
     """Samples by the head, and hidden tokens, each process its part on two devices of its own."""
     (tmp_path / "text.txt").write_text("abc de fghij " * 40)
     tasks = (
@@ -106,7 +106,7 @@ def test_two_processes_measure_what_one_measures(folder, alone, tmp_path):
 
 
 @pytest.mark.slow
-def test_other_verbs_take_a_run_with_a_head(folder, alone, tmp_path):
+def test_other_verbs_read_a_run_with_a_head(folder, alone, tmp_path):
     exported, task = tmp_path / "exported", f"--task=rte=glue:dataset=rte,path={folder / 'RTE'}"
     by_run, export, by_folder, report, generate = run_commands(
         [

@@ -52,7 +52,7 @@ MAIN = {"spans": "f1", "choices": "accuracy"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LEARNABLE)
-def test_it_learns_and_ends_bit_for_bit_where_it_would_have_ended(kind, tmp_path):
+def test_a_head_learns_and_resumes_with_the_same_bits(kind, tmp_path):
     """Chance is a sixth of the spans and a quarter of the choices; the questions that measure are new."""
     section = EncoderConfig(positions=128, ssm_state=8, attention_heads=2)
     source = tmp_path / "source"

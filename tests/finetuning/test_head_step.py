@@ -30,7 +30,7 @@ ROWS = [
 
 
 @pytest.mark.slow
-def test_sums_are_of_samples_by_stage_and_gradients_reach_all_inputs():
+def test_sums_count_samples_by_stage_and_gradients_reach_all_inputs():
     config = micro_config(name="bigs", head="classification", head_name="mood", head_outputs=2)
     model = build_model(config.model, 384)
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf / 4), random_params(config, 384, 3))

@@ -103,7 +103,7 @@ def test_the_model_has_the_head_of_the_tasks():
         ),
     ],
 )
-def test_heads_that_cannot_be(stages, changes, said):
+def test_invalid_heads_are_refused(stages, changes, said):
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
         headed(stages, changes)
 
@@ -146,7 +146,7 @@ def test_a_run_from_mnli_keeps_its_pooler_and_has_its_own_last_map(mnli, dataset
 
 
 @pytest.mark.slow
-def test_a_last_map_of_other_classes_starts_anew_and_is_told(tmp_path):
+def test_a_last_map_of_other_classes_is_initialized_and_reported(tmp_path):
     write_workdir(tmp_path, headed({"1": MAIL}))
     before = config_of_source(str(tmp_path))
     model = build_model(before.model, small_tokenizer().vocab_size)
@@ -205,7 +205,7 @@ def examples_of_lengths(lengths):
     return SampleExamples(names, contexts, range(1, len(lengths) + 1))
 
 
-def test_a_row_has_room_for_samples_whose_text_has_no_token():
+def test_a_row_has_room_for_samples_without_text():
     """As of a tokenizer.json whose normaliser leaves out control characters."""
     config = headed({"1": RTE})
     (stage,) = read_stages(config)
@@ -221,7 +221,7 @@ def rows_of(examples, **settings):
     return RecordedRows(stage, examples, seed=0, spacing=2)
 
 
-def test_examples_have_rows_of_their_own_where_they_are_not_packed():
+def test_unpacked_examples_have_their_own_rows():
     rows = rows_of(examples_of_lengths([5, 9, 64, 5, 7]), pack=False)
     assert rows.num_steps == 3
     assert rows.description.startswith(
@@ -243,7 +243,7 @@ class Groups(SampleExamples):
 
 
 @pytest.mark.parametrize("pack", [True, False])
-def test_the_examples_of_a_group_stand_in_one_row(pack):
+def test_the_examples_of_a_group_share_a_row(pack):
     examples = examples_of_lengths([6, 10, 62, 12])
     examples.__class__ = Groups
     rows = rows_of(examples, pack=pack)

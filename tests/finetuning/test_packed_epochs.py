@@ -21,7 +21,7 @@ def rows_of_epoch(packed: PackedEpochs, epoch: int) -> list[list[int]]:
 
 
 @given(problems(), st.integers(0, 2**40))
-def test_each_epoch_holds_each_example_once_in_rows_that_have_room(problem, seed):
+def test_each_epoch_has_each_example_once_in_rows_with_room(problem, seed):
     lengths, row_length, spacing = problem
     packed = PackedEpochs(lengths, row_length, spacing, seed=seed, key=0)
     for epoch in (0, 1):
@@ -34,7 +34,7 @@ def test_each_epoch_holds_each_example_once_in_rows_that_have_room(problem, seed
 
 
 @given(problems())
-def test_rows_are_no_more_than_plain_best_fit_decreasing_opens(problem):
+def test_packing_opens_at_most_the_rows_of_best_fit_decreasing(problem):
     """The histogram changes the time that packing takes, and not by much what it finds."""
     lengths, row_length, spacing = problem
     rooms: list[int] = []
@@ -64,7 +64,7 @@ def test_rows_are_a_function_of_seed_key_and_number():
         assert another != first
 
 
-def test_examples_of_a_length_change_places_from_epoch_to_epoch():
+def test_each_epoch_shuffles_examples_of_equal_length():
     """Otherwise two examples that once shared a row would always do."""
     lengths = np.full(60, 20)
     packed = PackedEpochs(lengths, 66, 3, seed=0, key=0)

@@ -49,7 +49,7 @@ def close(found, expected):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, **EXACT), found, expected)
 
 
-def test_where_nothing_is_dropped_the_loss_is_the_dense_one():
+def test_the_loss_is_dense_if_nothing_is_dropped():
     model, params = small_model("gated_ssm", layers=LAYERS)
     batch = packed([*ROWS, []])
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
@@ -76,7 +76,7 @@ def test_where_nothing_is_dropped_the_loss_is_the_dense_one():
 
 
 @pytest.mark.parametrize("name", ["gated_ssm", "mamba"])
-def test_the_loss_is_that_of_the_original_next_tokens_on_what_is_left(name):
+def test_the_loss_predicts_the_original_next_tokens_of_survivors(name):
     """Recomputed sample by sample, each layer on its own tokens alone, gradients too."""
     model, params = small_model(name, layers=LAYERS, bidirectional=name != "mamba")
     batch, shares = packed(ROWS), [[0.5], [0.25, 0.9]]
@@ -135,7 +135,7 @@ def test_the_loss_is_that_of_the_original_next_tokens_on_what_is_left(name):
     )
 
 
-def test_masks_drop_what_static_shapes_drop():
+def test_masks_and_static_shapes_drop_the_same_tokens():
     """By influence the tokens that are left, and what is computed of them, are those of a prompt's pass."""
     model, params = small_model("gated_ssm", layers=3, bidirectional=False)
     batch, keep = packed([[example(5, 0, LENGTH)]]), 0.25
@@ -161,7 +161,7 @@ def test_masks_drop_what_static_shapes_drop():
     np.testing.assert_allclose(hidden[0, -left:], expected[0], rtol=1e-3, atol=1e-4)
 
 
-def test_shares_are_of_samples_and_depend_on_row_and_sample_alone():
+def test_shares_depend_only_on_row_and_sample():
     segment_ids = jnp.asarray([[1, 1, 0, 2, 2, 3]] * 400)
     keys = jax.vmap(jax.random.key)(jnp.arange(400))
     found = np.asarray(draw_kept_shares(keys, segment_ids, 0.9))
@@ -176,7 +176,7 @@ def test_shares_are_of_samples_and_depend_on_row_and_sample_alone():
     np.testing.assert_array_equal(draw_kept_shares(keys[7:9], segment_ids[7:9], 0.9), found[7:9])
 
 
-def test_both_losses_are_added_and_a_row_counts_the_same_in_any_part_of_a_batch():
+def test_both_losses_are_added_for_any_parts_of_a_batch():
     model, params = small_model("gated_ssm", layers=LAYERS)
     settings = PruningSettings(policy="random", keep_first=False)
     loss = dense_and_pruned_loss(model, 2, LENGTH, settings, 0.9)

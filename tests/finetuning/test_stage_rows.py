@@ -41,7 +41,7 @@ def counts(rows, examples):
     return [found[example.context.tobytes(), example.target.tobytes()] for example in examples]
 
 
-def test_every_example_occurs_once_an_epoch_and_the_last_batch_is_filled_with_padding(recorded):
+def test_every_example_occurs_once_per_epoch_and_padding_fills_the_last_batch(recorded):
     rows = rows_of(recorded, epochs=3.0)
     assert counts(rows, recorded) == [3] * 40
     *others, last = drawn(rows)
@@ -50,7 +50,7 @@ def test_every_example_occurs_once_an_epoch_and_the_last_batch_is_filled_with_pa
     assert any(empty) and not all(empty) and empty == sorted(empty)
 
 
-def test_an_epoch_may_be_begun_and_not_ended(recorded):
+def test_the_last_epoch_may_be_partial(recorded):
     whole, half = rows_of(recorded, epochs=1.0), rows_of(recorded, epochs=1.5)
     found = np.array(counts(half, recorded))
     assert set(found.tolist()) == {1, 2}
@@ -58,7 +58,7 @@ def test_an_epoch_may_be_begun_and_not_ended(recorded):
     assert drawn(half)[0] == drawn(whole)[0]
 
 
-def test_steps_take_as_many_epochs_as_they_need(recorded):
+def test_steps_repeat_epochs(recorded):
     per_epoch = rows_of(recorded, epochs=1.0).num_steps
     rows = rows_of(recorded, steps=3 * per_epoch)
     assert rows.num_steps == 3 * per_epoch
@@ -66,18 +66,18 @@ def test_steps_take_as_many_epochs_as_they_need(recorded):
     assert all(row for step in drawn(rows) for row in step)
 
 
-def test_of_epochs_and_steps_the_fewer_count(recorded):
+def test_the_smaller_of_epochs_and_steps_counts(recorded):
     assert rows_of(recorded, epochs=1.0, steps=2).num_steps == 2
     assert rows_of(recorded, epochs=1.0, steps=99).num_steps == rows_of(recorded, epochs=1.0).num_steps
 
 
-def test_examples_bear_the_number_of_their_stage(recorded):
+def test_examples_have_the_number_of_their_stage(recorded):
     assert {
         example.arm for step in drawn(rows_of(recorded, epochs=1.0)) for row in step for example in row
     } == {2}
 
 
-def test_examples_that_are_too_long_are_named_and_counted_or_left_out_and_said(recorded):
+def test_long_examples_are_refused_or_skipped_and_reported(recorded):
     long = np.flatnonzero(np.asarray(recorded.lengths) > 24)
     assert 3 < len(long) < 40
     named = ", ".join(f"example {i + 1} ({recorded.lengths[i]} positions)" for i in long[:3])
@@ -93,7 +93,7 @@ def test_examples_that_are_too_long_are_named_and_counted_or_left_out_and_said(r
     assert counts(rows, recorded) == [0 if number in long else 1 for number in range(40)]
 
 
-def test_rows_without_an_example_are_refused(recorded):
+def test_stages_without_examples_are_refused(recorded):
     with pytest.raises(
         DataError, match="the task toy_backward_words has no example; skipped because of skip_long"
     ):
@@ -120,7 +120,7 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(one.target, other.target)
 
 
-def test_a_generated_row_is_filled_until_nothing_is_as_short():
+def test_a_generated_row_is_filled_until_no_example_fits():
     rows = rows_of(GeneratedWords(small_tokenizer(), 24), steps=4)
     lengths = [
         [len(example.context) + len(example.target) for example in row]
@@ -142,7 +142,7 @@ def test_a_generated_row_is_filled_until_nothing_is_as_short():
         ({"steps": 3, "length": 4}, "a.length: found 4; allowed: rows long enough for an example of"),
     ],
 )
-def test_what_generated_examples_cannot_have(fields, message):
+def test_invalid_settings_of_generated_examples_are_refused(fields, message):
     with pytest.raises(ConfigError, match=re.escape(f"config.finetune.stages.{message}")):
         rows_of(GeneratedWords(small_tokenizer(), 24), **fields)
 
@@ -152,7 +152,7 @@ class TooLong(GeneratedWords):
         return super().draw(random, 1000)
 
 
-def test_a_task_that_draws_more_than_it_was_asked_for_is_named():
+def test_a_task_that_draws_too_long_examples_is_named():
     with pytest.raises(
         ValueError, match=r"task toy_words: draw returned an example of \d+ positions; allowed: at"
     ):

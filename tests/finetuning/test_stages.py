@@ -82,7 +82,7 @@ def test_stages_run_in_the_sorted_order_of_their_names():
         ),
     ],
 )
-def test_what_cannot_drop_tokens_is_refused(name, stage, message):
+def test_runs_that_cannot_drop_tokens_are_refused(name, stage, message):
     # Also with a window, whose cache does not grow.
     model = micro_config(name=name, sections=(AttentionConfig(heads=2, window=4),)).model
     with pytest.raises(ConfigError) as caught:
@@ -90,7 +90,7 @@ def test_what_cannot_drop_tokens_is_refused(name, stage, message):
     assert str(caught.value) == f"config.finetune.pruning.max_pruned: found 0.9; allowed: 0 with {message}"
 
 
-def test_pruning_is_refused_by_its_fields():
+def test_invalid_pruning_fields_are_named():
     config = pruning_config({"a": WORDS})
     assert len(read_stages(config)) == 1
     divided = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, sequence=2))
@@ -106,7 +106,7 @@ def test_pruning_is_refused_by_its_fields():
         check_config(dataclasses.replace(pruning_config({}), train=micro_config().train))
 
 
-def test_a_configuration_without_stages_is_of_pretraining():
+def test_a_configuration_without_stages_pretrains():
     assert read_stages(micro_config()) == ()
 
 
@@ -140,7 +140,7 @@ def test_refusals(changed, message):
         (3, ": found 3; allowed: a section with the fields task, length, rows"),
     ],
 )
-def test_refusals_of_an_encoder_which_asks_for_the_longest_row(stage, message):
+def test_invalid_stages_of_an_encoder_are_refused(stage, message):
     """Before the stages are read, by itself and beside a good stage."""
     encoder = micro_config(name="bigs", sections=(EncoderConfig(attention_heads=4),)).model
     if stage != 3:
@@ -171,7 +171,7 @@ def test_a_stage_that_does_not_fit_other_sections_is_named():
         ({"rows": 2**20, "length": 2**20}, {"loss_chunk": 2**20}),
     ],
 )
-def test_the_batches_of_pre_training_are_not_checked_where_they_are_not_read(batching, train):
+def test_fine_tuning_does_not_check_the_batches_of_pre_training(batching, train):
     """Those of the stages are, by their own names."""
     stage = {"task": "toy_words", "length": 96, "rows": 9, "steps": 5}
     given = config_with({"a": stage}, **train)
@@ -187,7 +187,7 @@ def test_the_batches_of_pre_training_are_not_checked_where_they_are_not_read(bat
         check_config(pretraining)
 
 
-def test_workers_have_to_divide_the_rows_of_a_stage():
+def test_workers_must_divide_the_rows_of_a_stage():
     given = config_with({"a": WORDS})
     given = dataclasses.replace(given, batching=dataclasses.replace(given.batching, workers=4, rows=8))
     message = "config.batching.workers: found 4; allowed: a divisor of config.finetune.stages.a.rows = 2"
@@ -205,7 +205,7 @@ def test_workers_have_to_divide_the_rows_of_a_stage():
         ),
     ],
 )
-def test_sections_that_are_no_stages(stages, message):
+def test_invalid_stage_sections_are_refused(stages, message):
     assert refusal(stages).startswith(message)
 
 
@@ -222,7 +222,7 @@ def sequence_of(stages, **train):
     return make_stage_sequence(config, read_stages(config), small_tokenizer())
 
 
-def test_the_steps_of_a_run_are_those_of_its_stages():
+def test_a_run_has_the_steps_of_its_stages():
     sequence = sequence_of({"1": BACKWARD, "2": WORDS})
     first = sequence.ends[0]
     assert sequence.num_steps == sequence.ends[1] == first + 5
@@ -235,7 +235,7 @@ def test_the_steps_of_a_run_are_those_of_its_stages():
     assert sequence_of({"1": BACKWARD, "2": WORDS}, num_steps=3).num_steps == 3
 
 
-def test_a_run_of_more_steps_than_its_stages_have_is_refused():
+def test_a_run_with_more_steps_than_its_stages_is_refused():
     total = sequence_of({"1": BACKWARD, "2": WORDS}).num_steps
     message = (
         f"config.train.num_steps: found {total + 1}; allowed: at most {total}, the steps of "
@@ -245,14 +245,14 @@ def test_a_run_of_more_steps_than_its_stages_have_is_refused():
         sequence_of({"1": BACKWARD, "2": WORDS}, num_steps=total + 1)
 
 
-def test_the_identity_is_that_of_the_examples():
+def test_the_identity_depends_on_the_examples():
     identity = sequence_of({"1": BACKWARD}).identity
     assert identity == sequence_of({"1": BACKWARD | {"rows": 2}}).identity
     assert identity != sequence_of({"1": BACKWARD | {"count": 39}}).identity
     assert sequence_of({"2": WORDS}).identity != sequence_of({"2": WORDS | {"max_letters": 8}}).identity
 
 
-def test_a_stage_has_the_configuration_of_a_run_of_its_batches():
+def test_stage_config_has_the_batches_of_the_stage():
     config = config_with({"a": WORDS})
     (stage,) = read_stages(config)
     own = stage_config(config, stage, 77)

@@ -42,7 +42,7 @@ def state_at(step):
     return TrainState(jnp.int32(step), {}, (), {})
 
 
-def test_batches_from_any_step_on_are_those_of_the_whole_run(config, sequence):
+def test_batches_from_any_step_match_the_whole_run(config, sequence):
     batches = TaskBatches(config, sequence, mesh_of())
     assert isinstance(batches, IdentifiedBatches)
     batches.restore(batches.first_position(), state_at(0))
@@ -82,7 +82,7 @@ def test_workers_make_blocks_of_the_rows_of_each_stage(sequence):
         jax.tree.map(np.testing.assert_array_equal, tuple(joined), tuple(expected.batch))
 
 
-def test_an_iterator_goes_on_from_its_state(sequence):
+def test_an_iterator_resumes_from_its_state(sequence):
     rows = TaskRows(sequence, [range(4), range(2)], 3, 0)
     one, other = iter(rows), iter(rows)
     next(one)

@@ -43,7 +43,7 @@ def read_lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
+def test_prompts_on_the_terminal_and_in_a_file_have_equal_answers(workdir, tmp_path):
     """A batch answers as single prompts do, and an exported folder answers as its run does."""
     options = ("--max_tokens=24", "--temperature=0.9", "--top_k=200", "--seed=4")
     alone = run("generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", *options)

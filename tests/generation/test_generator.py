@@ -51,7 +51,7 @@ def greedy_answers(model, params, prompts, max_tokens):
     return answers
 
 
-def test_greedy_answers_are_those_of_the_forward_pass(kind):
+def test_greedy_answers_match_the_forward_pass(kind):
     model, params = small_model(*kind)
     prompts = some_prompts()
     answers = generate(model, params, prompts, max_tokens=MAX_TOKENS)
@@ -60,7 +60,7 @@ def test_greedy_answers_are_those_of_the_forward_pass(kind):
     assert len({tuple(answer.tokens) for answer in answers}) >= 5, "the context must matter"
 
 
-def test_together_is_alone():
+def test_an_answer_does_not_depend_on_its_batch():
     model, params = small_model()
     prompts = some_prompts()
     generator = Generator(model, params, sampling=RANDOM, chunk_tokens=MAX_TOKENS)
@@ -89,7 +89,7 @@ def test_neither_chunks_nor_repetition_changes_an_answer():
     assert [len(tokens) for tokens in results[0]] == [20, 7, 1]
 
 
-def test_random_numbers_are_those_of_seed_and_prompt():
+def test_random_numbers_depend_on_seed_and_prompt():
     """Of nearly equal logits the draw alone decides."""
     model, params = small_model()
     flat = Generator(model, params, sampling=Sampling(1e6), stop_tokens=[])
@@ -118,7 +118,7 @@ def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_generated():
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM, Sampling(1e6)], ids=["greedy", "filtered", "flat"])
-def test_an_answer_holds_only_the_special_tokens_of_its_form(sampling):
+def test_an_answer_only_contains_the_special_tokens_of_its_format(sampling):
     """Each prompt of a batch has its own, and a stop token that the caller adds is in any form."""
     model, params = small_model()
     prompts = some_prompts()
@@ -164,7 +164,7 @@ def test_prompts_of_one_bucket_share_compiled_functions():
     assert generator.times.decoded_tokens == 4 * 2
 
 
-def test_cache_bytes_are_those_of_the_cache():
+def test_cache_bytes_match_the_cache():
     model, _ = small_model()
     # Two layers: eight forward channels, and three inputs of the convolution, of four bytes each.
     assert cache_bytes(model, 1) == cache_bytes(model, 1 << 20) == 2 * (8 + 3 * 16) * 4
@@ -208,7 +208,7 @@ def test_a_prompt_longer_than_the_limit_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", language_model_names())
-def test_kernels_in_the_type_of_the_model_change_no_bit(name):
+def test_cast_kernels_change_no_bit(name):
     model, params = small_model(name, dtype="bfloat16")
     converted = cast_parameters(params, parameter_policies(model))
     types = {leaf.dtype.name for leaf in jax.tree.leaves(converted)}

@@ -12,7 +12,7 @@ from birdie_jax.errors import PromptError
 from birdie_jax.generation.answering import count_finished_lines, read_records, to_jsonl
 
 
-def test_records_come_back_with_all_their_fields(tmp_path):
+def test_answers_repeat_all_fields_of_their_records(tmp_path):
     path = tmp_path / "prompts.jsonl"
     records = [{"prompt": "öne", "id": 1, "tags": ["a"]}, {"prompt": "two"}]
     path.write_text(to_jsonl(records), encoding="utf-8")
@@ -67,7 +67,7 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
 EXPECTED = [{"prompt": text, "sample": 0, "settings": "abc"} for text in ("one", "two", "three")]
 
 
-def test_resuming_after_the_last_whole_line(tmp_path):
+def test_a_command_resumes_after_the_last_whole_line(tmp_path):
     path = tmp_path / "answers.jsonl"
     assert count_finished_lines(path, EXPECTED) == 0
     lines = to_jsonl({**record, "generated": "x"} for record in EXPECTED[:2])
@@ -140,5 +140,5 @@ def test_pipes_of_a_shell_are_read_and_named_pipes_are_refused(tmp_path):
     os.close(reading)
 
 
-def test_a_device_holds_no_finished_lines():
+def test_a_device_has_no_finished_lines():
     assert count_finished_lines(Path("/dev/null"), []) == 0

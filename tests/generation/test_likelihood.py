@@ -77,7 +77,7 @@ def questions():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=ids)
-def test_likelihoods_are_those_of_one_pass(kind):
+def test_likelihoods_match_one_pass(kind):
     prompts, continuations = questions()
     scorer = Scorer(Generator(*small_model(*kind)))
     for prompt, own, found in zip(
@@ -99,7 +99,7 @@ def test_any_number_of_choices_is_scored():
 
 
 @pytest.mark.slow
-def test_what_greedy_choice_writes_is_greedy():
+def test_greedy_answers_score_as_greedy():
     kind = ("gated_ssm_plus", True)
     model, params = small_model(*kind)
     generator = Generator(model, params, stop_tokens=[])
@@ -147,7 +147,7 @@ def texts():
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[3]], ids=ids)
-def test_losses_of_texts_are_those_of_one_pass(kind, monkeypatch):
+def test_losses_of_texts_match_one_pass(kind, monkeypatch):
     monkeypatch.setattr(likelihood_module, "_CHUNK", 16)
     monkeypatch.setattr(likelihood_module, "_MIN_CHUNK", 8)
     scorer = Scorer(Generator(*small_model(*kind)))
@@ -157,7 +157,7 @@ def test_losses_of_texts_are_those_of_one_pass(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("stride", [None, 5])
-def test_long_texts_roll_through_a_window(stride):
+def test_long_texts_are_read_in_windows(stride):
     kind = ("transformer", True)
     generator = Generator(*small_model(*kind), max_length=20)
     found = Scorer(generator).text_losses(texts(), stride=stride)
@@ -167,7 +167,7 @@ def test_long_texts_roll_through_a_window(stride):
         )
 
 
-def test_windows_without_overlap_are_those_of_the_harness():
+def test_windows_without_overlap_match_the_harness():
     """The example of lm-eval's `loglikelihood_rolling`: ten tokens, windows of four."""
     windows = list(likelihood_module._windows(np.arange(10), START, 4, 4))
     assert [list(window.tokens) for window in windows] == [[START, 0, 1, 2], [3, 4, 5, 6], [5, 6, 7, 8]]

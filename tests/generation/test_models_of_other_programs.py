@@ -48,7 +48,7 @@ def log_probabilities(foreign):
     return lambda tokens: np.asarray(scores(jnp.asarray(tokens)))
 
 
-def test_a_prompt_is_its_text_alone(foreign):
+def test_a_prompt_is_only_its_text(foreign):
     model, _ = foreign
     context, prefix = np.array([270, 271], np.int32), np.array([272], np.int32)
     read = prompt_as_read(Prompt(context, prefix), model.config)
@@ -73,7 +73,7 @@ def test_greedy_answers_are_the_most_probable_ids_of_text(foreign, log_probabili
     assert Generator(model, params).stop_tokens[-1] == END_TOKEN
 
 
-def test_a_text_is_scored_after_the_end_token_among_the_ids_of_text(foreign, log_probabilities):
+def test_a_text_is_scored_after_the_end_token(foreign, log_probabilities):
     model, params = foreign
     text = np.array([270, 271, 272, 290, 299], np.int32)
     (losses,) = Scorer(Generator(model, params)).text_losses([text])
@@ -90,7 +90,7 @@ def test_a_continuation_is_scored_after_its_text(foreign, log_probabilities):
     np.testing.assert_allclose(found.log_likelihood, wanted, rtol=1e-4)
 
 
-def test_the_ids_that_are_barred_have_no_probability(foreign):
+def test_excluded_ids_have_no_probability(foreign):
     model, params = foreign
     bias = np.asarray(model.apply({"params": params}, method="head_bias"))
     assert bias.shape == (VOCAB,)

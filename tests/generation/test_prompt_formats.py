@@ -29,7 +29,7 @@ WRITTEN = [name for name, objective in OBJECTIVES.items() if not objective.in_pl
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_every_objective_has_a_prompt_form(name, tokenizer):
+def test_every_objective_has_a_prompt_format(name, tokenizer):
     prompt = ask(name, FORMED.get(name, "the river of seven"), tokenizer)
     objective = make_objective(name)
     assert (len(prompt.context) > 0) == objective.has_context
@@ -45,7 +45,7 @@ def test_every_objective_has_a_prompt_form(name, tokenizer):
 
 
 @pytest.mark.parametrize("name", ["prefix_lm", "copying", "deshuffling"])
-def test_a_text_that_is_read_whole(name, tokenizer):
+def test_a_whole_text_becomes_the_context(name, tokenizer):
     text = "the river [MASK] of"
     prompt = ask(name, text, tokenizer)
     np.testing.assert_array_equal(prompt.context[1:], tokenizer.encode(text))
@@ -54,7 +54,7 @@ def test_a_text_that_is_read_whole(name, tokenizer):
 
 
 @pytest.mark.parametrize("name", ["span_corruption", "full_span_corruption"])
-def test_gaps_have_the_form_of_training(name, tokenizer):
+def test_gaps_have_the_training_format(name, tokenizer):
     """The prompt is the training example's own context, written as people see it."""
     tokens = tokenizer.encode("the river of seven return the seven of the river " * 3)
     objective = make_objective(name, mean_span=2.0)
@@ -76,7 +76,7 @@ def test_gaps_without_numbers_are_counted(tokenizer):
 
 
 @pytest.mark.parametrize("query_first", [True, False])
-def test_queries_have_the_form_of_training(query_first, tokenizer):
+def test_queries_have_the_training_format(query_first, tokenizer):
     words = random.Random(2)
     tokens = tokenizer.encode("".join(words.choices("abcdefghijklmnop ", k=300)))
     objective = make_objective("selective_copying", spans=2, query_first=query_first)
@@ -169,17 +169,17 @@ def test_invalid_prompts_are_refused(name, text, message, tokenizer):
         "[START]the[END]of[CONTEXT]the [START]river[END]x",
     ],
 )
-def test_queries_of_another_form(text, tokenizer):
+def test_invalid_queries_are_refused(text, tokenizer):
     with pytest.raises(PromptError, match="selective_copying allows: "):
         ask("selective_copying", text, tokenizer)
 
 
-def test_text_that_is_not_unicode(tokenizer):
+def test_text_that_is_not_unicode_is_refused(tokenizer):
     with pytest.raises(PromptError, match="the prompt is not Unicode text"):
         ask("prefix_lm", "a\ud800", tokenizer)
 
 
-def test_a_format_from_outside(tokenizer):
+def test_an_import_can_register_a_format(tokenizer):
     class Shouting(OBJECTIVES["prefix_lm"]):
         name = "shouting"
 
@@ -191,7 +191,7 @@ def test_a_format_from_outside(tokenizer):
     np.testing.assert_array_equal(prompt.context, tokenizer.encode("THE RIVER"))
 
 
-def test_a_model_without_known_arms_takes_the_name_of_an_objective():
+def test_a_model_without_known_arms_accepts_the_name_of_an_objective():
     arm = choose_arm((), "copying")
     assert (arm.name, arm.objective) == ("copying", make_objective("copying"))
     for name in (None, "riddle"):
@@ -207,7 +207,7 @@ def arms_of(mixture):
     return make_mixture(mixture, 256).arms
 
 
-def test_the_arm_is_that_of_the_run():
+def test_choose_arm_returns_an_arm_of_the_run():
     assert choose_arm(arms_of("tiny"), None).name == "prefix_lm"
     assert choose_arm(arms_of("causal_lm"), None).name == "causal_lm"
     assert choose_arm(arms_of("tiny"), "copying").objective.marker == vocabulary.COPYING
@@ -247,13 +247,13 @@ def test_the_arm_is_that_of_the_run():
         ),
     ],
 )
-def test_objectives_without_a_form_are_refused(mixture, name, message):
+def test_objectives_without_a_format_are_refused(mixture, name, message):
     with pytest.raises(PromptError) as error:
         choose_arm(arms_of(mixture), name)
     assert str(error.value) == message
 
 
-def test_a_model_that_also_writes_uses_that_form():
+def test_choose_arm_skips_objectives_without_a_format():
     arms = mixture_from_arms({"hide": {"objective": "masked_lm"}, "copy": {"objective": "copying"}}).arms
     assert choose_arm(arms, "copy") == choose_arm(arms, None) == arms[1]
     with pytest.raises(PromptError) as error:

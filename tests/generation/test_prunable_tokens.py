@@ -37,7 +37,7 @@ def text(*tokens):
         pytest.param(Prompt(NOTHING, NOTHING), [0], id="nothing"),
     ],
 )
-def test_what_may_be_dropped(prompt, expected):
+def test_prunable_tokens(prompt, expected):
     batch = pad_prompts([prompt], 2)
     segment_ids, bidirectional = jnp.asarray(batch.segment_ids), jnp.asarray(batch.bidirectional)
     found = prunable_tokens(jnp.asarray(batch.tokens), segment_ids, bidirectional)
@@ -47,7 +47,7 @@ def test_what_may_be_dropped(prompt, expected):
     assert 1 <= stays[0].sum() <= max_protected(prompt)
 
 
-def test_a_causal_prompt_is_pruned_but_for_its_start_and_its_last_token():
+def test_a_causal_prompt_keeps_its_start_and_last_token():
     """The second layer's state is that of its block on the start token and the last of the text."""
     model, params = small_model("gated_ssm", bidirectional=False)
     prompt = Prompt(NOTHING, np.arange(300, 331, dtype=np.int32))

@@ -46,7 +46,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_left(sampling, seed):
+def test_filters_keep_the_expected_tokens(sampling, seed):
     logits = logits_of(seed)
     left = np.isfinite(filter_logits(jnp.asarray(logits), sampling))
     for row in range(len(logits)):
@@ -57,7 +57,7 @@ def keys_of(rows, seed=0):
     return jax.random.split(jax.random.key(seed), rows)
 
 
-def test_greedy_takes_the_best_allowed_token():
+def test_greedy_choice_takes_the_best_allowed_token():
     logits = jnp.asarray(logits_of(0))
     everything = jnp.ones((4, VOCAB), bool)
     best = sample_tokens(logits, everything, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)

@@ -46,7 +46,7 @@ def next_token_logits(kind, rows, cut):
 
 
 @pytest.mark.parametrize("kind", RECURRENT)
-def test_answers_are_those_of_the_forward_pass_that_is_cut_there(kind):
+def test_answers_from_a_state_match_a_split_forward_pass(kind):
     """For a causal model that is the forward pass of the whole prompt: the cut changes nothing."""
     generator = Generator(*small_model(*kind), stop_tokens=[])
     state = generator.read_state(Prompt(CONTEXT, NONE))
@@ -75,7 +75,7 @@ def test_answers_are_those_of_the_forward_pass_that_is_cut_there(kind):
 @pytest.mark.parametrize(
     "chunk_tokens", [2, pytest.param(7, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)]
 )
-def test_a_causal_read_in_chunks_leaves_the_state_of_the_whole(chunk_tokens):
+def test_a_causal_read_in_chunks_gives_the_same_state(chunk_tokens):
     """Two tokens are fewer than what the convolution keeps."""
     model, params = small_model("gated_ssm_plus", False)
     generator = Generator(model, params)
@@ -90,7 +90,7 @@ def test_a_causal_read_in_chunks_leaves_the_state_of_the_whole(chunk_tokens):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("started", [False, True], ids=["context", "target"])
-def test_sampled_answers_too_are_those_of_the_whole_prompt(started):
+def test_sampled_answers_from_a_state_match_the_whole_prompt(started):
     """The random numbers are those of the prompt, wherever it was cut."""
     generator = Generator(*small_model("gated_ssm_plus", False), sampling=RANDOM)
 
@@ -125,7 +125,7 @@ def test_each_prompt_of_a_batch_continues_its_own_state():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "griffin"])
-def test_a_window_is_a_state_of_constant_size(name):
+def test_attention_with_a_window_has_a_state_of_constant_size(name):
     """Attention that is causal and sees five tokens: read in parts, the answers are those of the whole."""
     sections = (AttentionConfig(heads=4, window=5), GriffinConfig("attention,recurrent"))
     model, params = small_model(name, False, sections=sections)
@@ -143,7 +143,7 @@ def test_a_window_is_a_state_of_constant_size(name):
         np.testing.assert_array_equal(np.concatenate(parts), answer)
 
 
-def test_prompts_that_cannot_be_read_or_continued():
+def test_invalid_prompts_of_states_are_refused():
     generator = Generator(*small_model())
     asked = Prompt(QUESTIONS[1], NONE)
 

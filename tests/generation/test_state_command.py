@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_state_answers_as_the_whole_prompt_does(folder):
+def test_a_state_gives_the_answers_of_the_whole_prompt(folder):
     """A causal model answers the same; the text ends in a space, where the tokenizer cuts anyway."""
     run, state = f"--workdir={folder / 'run'}", folder / "book.state"
     options = ("--max_tokens=8", "--temperature=1", "--seed=3")

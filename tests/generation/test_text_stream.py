@@ -33,7 +33,7 @@ def test_parts_join_to_the_text(tokenizer, text, size):
         assert not any("\ufffd" in part for part in parts)
 
 
-def test_whole_characters_are_shown_at_once(tokenizer):
+def test_whole_characters_are_returned_at_once(tokenizer):
     tokens = tokenizer.encode("ab🐦the").tolist()
     stream = TextStream(tokenizer)
     shown = [stream.push([token]) for token in tokens]
@@ -50,7 +50,7 @@ def test_whole_characters_are_shown_at_once(tokenizer):
     ),
     st.integers(1, 4),
 )
-def test_any_tokens_give_what_decode_gives(tokenizer, tokens, size):
+def test_the_stream_of_any_tokens_matches_decode(tokenizer, tokens, size):
     """Among them are bytes that make no character, and special tokens."""
     assert "".join(streamed(tokenizer, tokens, size)) == tokenizer.decode(tokens)
 
@@ -80,11 +80,11 @@ def test_a_text_is_cut_before_the_first_stop_string(text, strings, sizes):
         assert not any(string in shown for string in strings)
 
 
-def test_the_earliest_then_the_longest_wins():
+def test_the_earliest_then_the_longest_stop_string_wins():
     assert cut("xaaby", ["b", "aa", "aab"], []) == ("x", "aab")
 
 
-def test_what_may_begin_a_stop_string_is_held_back():
+def test_a_possible_start_of_a_stop_string_is_held_back():
     stops = StopStrings(["\n\n"])
     assert stops.push("one\n") == "one"
     assert stops.push("two") == "\ntwo"
@@ -94,7 +94,7 @@ def test_what_may_begin_a_stop_string_is_held_back():
     assert stops.finish() == ""
 
 
-def test_an_empty_stop_string():
+def test_an_empty_stop_string_is_refused():
     with pytest.raises(
         ValueError, match=r"^stop string: found ''; allowed: text of at least one character$"
     ):

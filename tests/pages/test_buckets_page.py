@@ -11,7 +11,7 @@ from tests.pages.page_commands import REPOSITORY, commands_of_page
 PAGE = " ".join((REPOSITORY / "docs/buckets.md").read_text().split())
 
 
-def test_cadences_are_those_of_the_code():
+def test_cadences_match_the_code():
     of_bucket, of_disk = lease_file.ObjectLeaseFile, lease_file.LocalLeaseFile
     parts, events = metrics_file._UPLOAD_SECONDS, metrics_file._UPLOADS_FOR_EVENTS
     assert (
@@ -24,14 +24,14 @@ def test_cadences_are_those_of_the_code():
     assert 8 < writes < 9 and "about nine small objects a minute, six for its lease, two of metrics" in PAGE
 
 
-def test_limits_are_those_of_the_code():
+def test_limits_match_the_code():
     assert f"each try ends after {object_store.REQUEST_SECONDS} seconds" in PAGE
     assert "all of them after some two minutes" in PAGE
     assert 110 < 6 * object_store.REQUEST_SECONDS + 36 < 150
 
 
 @pytest.mark.parametrize("page", ["launch_tpu_pod", "launch_gke"])
-def test_launch_pages_lead_with_a_bucket(page):
+def test_launch_pages_begin_with_a_bucket(page):
     name = f"docs/{page}.md"
     commands = commands_of_page(name, (REPOSITORY / name).read_text())
     runs = [one.arguments for one in commands if "birdie_jax.train" in one.arguments]
@@ -42,7 +42,7 @@ def test_launch_pages_lead_with_a_bucket(page):
 
 
 @pytest.mark.parametrize("page", ["buckets", "launch_tpu_pod", "launch_gke"])
-def test_buckets_are_made_without_soft_delete_and_with_both_roles(page):
+def test_buckets_are_created_without_soft_delete_and_with_both_roles(page):
     text = (REPOSITORY / f"docs/{page}.md").read_text()
     made = re.search(r"gcloud storage buckets create gs://BUCKET (.*)", text)
     assert made and made.group(1).split() == [

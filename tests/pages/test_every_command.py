@@ -263,7 +263,7 @@ def nothing_is_started(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: f"{one.page}: {' '.join(one.arguments)[:70]}")
-def test_command_is_taken(command):
+def test_command_is_accepted(command):
     check(command.arguments, whole=command.whole)
 
 
@@ -305,18 +305,18 @@ ON_A_POD = (
         ),
     ],
 )
-def test_command_that_is_not_taken(arguments, message):
+def test_invalid_command_is_refused(arguments, message):
     with pytest.raises((Exception, pytest.fail.Exception), match=re.escape(message)):
         check(arguments, whole=True)
 
 
 @pytest.mark.parametrize("rest", [["--name=birdie"], ["--name=B", "--nodes=1"]])
-def test_launcher_that_refuses_its_options(rest):
+def test_launcher_refuses_invalid_options(rest):
     with pytest.raises(SystemExit):
         check(["python", "-m", "launch.slurm", *rest], whole=True)
 
 
-def test_launcher_that_refuses_a_workdir(capsys):
+def test_launcher_refuses_an_invalid_workdir(capsys):
     with pytest.raises(SystemExit, match="2"):
         check([*ON_A_POD, *TRAIN, "--config=configs/birdie_1_4b.py"], whole=True)
     said = "launch.tpu_pod: --workdir: found 'runs/a', which the workers do not share"

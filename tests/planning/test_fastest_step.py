@@ -40,13 +40,13 @@ def run():
     return resolve_run(parse_config(config), 300, jax.devices()[:1])
 
 
-def test_where_everything_fits_no_more_is_computed_again(run):
+def test_no_further_level_is_compiled_if_all_fits(run):
     found = list(search_steps([run], TOPOLOGY, plan_within(1000)))
     tried = [(one.remat, one.accumulation_steps, one.seconds) for one in found]
     assert tried == [("none", 1, 1.0), ("recurrences", 1, 1.1)]
 
 
-def test_a_level_that_needs_parts_is_set_beside_one_that_needs_none(run):
+def test_a_level_with_parts_is_compared_with_one_without(run):
     found = list(search_steps([run], TOPOLOGY, plan_within(520)))
     tried = [(one.remat, one.accumulation_steps) for one in found]
     assert tried == [("none", 1), ("none", 2), ("recurrences", 1), ("recurrences", 2), ("dots", 1)]
@@ -59,7 +59,7 @@ def test_a_level_that_needs_parts_is_set_beside_one_that_needs_none(run):
     assert "| none " in search_table(found) and "| - " in search_table(found)
 
 
-def test_where_nothing_fits_the_frontier_is_empty(run):
+def test_the_frontier_is_empty_if_nothing_fits(run):
     found = list(search_steps([run], TOPOLOGY, plan_within(10)))
     assert {one.remat for one in found} == set(LEVELS) and max(one.accumulation_steps for one in found) == 4
     assert frontier(found) == []

@@ -11,7 +11,7 @@ def affine(base, each, jumps=0.0):
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 7, 40, 123])
 @pytest.mark.parametrize("first", [1, 2, 8])
-def test_verified_search_finds_it_and_compiles_little(first, largest):
+def test_a_verified_search_compiles_few_programs(first, largest):
     need = affine(1000, 10)
     available = need(largest) + 5
     found = search_largest(need, {first: need(first)}, available, verify=True)
@@ -19,7 +19,7 @@ def test_verified_search_finds_it_and_compiles_little(first, largest):
     assert found.compilations <= 5
 
 
-def test_a_need_that_is_only_nearly_affine_is_still_found_exactly():
+def test_the_search_is_exact_for_a_nearly_affine_need():
     need = affine(1000, 10, jumps=3)
     fitting = [count for count in range(1, 100) if need(count) <= 1555]
     found = search_largest(need, {4: need(4)}, 1555, verify=True)

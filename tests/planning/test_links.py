@@ -45,7 +45,7 @@ def test_a_ring_is_used_both_ways_and_a_line_one_way():
     assert part == {"links z": pytest.approx(1 / 2 * PAYLOAD / LINK)}
 
 
-def test_all_dimensions_of_a_group_carry_it_together():
+def test_a_group_uses_all_its_dimensions_at_once():
     found = busy(grid(4, 4, 4), "all-reduce", range(64))
     expected = 2 * 63 / 64 * PAYLOAD / (6 * LINK)
     assert found == dict.fromkeys(("links x", "links y", "links z"), pytest.approx(expected))
@@ -62,13 +62,13 @@ def test_rings_of_v5e_are_dimensions_of_sixteen():
     assert column == {"links x": pytest.approx(7 / 8 * PAYLOAD / 50e9)}
 
 
-def test_an_all_to_all_loads_links_by_how_far_its_parts_go():
+def test_an_all_to_all_loads_links_by_distance():
     # On a ring of 4 a part goes 1 link on average, one way or the other: 4 parts of a quarter, 2 ways.
     assert busy(grid(4, 4, 4), "all-to-all", range(4)) == {"links z": pytest.approx(PAYLOAD / 2 / LINK)}
     assert busy(grid(2, 2, 1), "all-to-all", range(2)) == {"links y": pytest.approx(PAYLOAD / 2 / LINK)}
 
 
-def test_a_permutation_goes_over_one_link():
+def test_a_permutation_uses_one_link():
     assert busy(grid(4, 4, 4), "collective-permute", range(2)) == {"links z": pytest.approx(PAYLOAD / LINK)}
 
 

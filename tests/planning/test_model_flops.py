@@ -21,14 +21,14 @@ def config(**fields):
     return ModelConfig(**(sizes | fields))
 
 
-def test_a_gated_ssm_by_hand():
+def test_flops_of_a_gated_ssm_match_a_count_by_hand():
     # Four maps into the state and one out of it, the forget bias, a norm; the final norm; the table.
     layer = 5 * 32 * 48 + 48 + 32
     expected = 6 * (2 * layer + 32 + 384 * 32)
     assert model_flops_per_token(config(name="gated_ssm"), 384, 128) == expected
 
 
-def test_a_table_that_is_only_looked_up_does_not_count():
+def test_a_lookup_table_does_not_count():
     tied = model_flops_per_token(config(name="gated_ssm"), 384, 128)
     assert model_flops_per_token(config(name="gated_ssm", tie_embeddings=False), 384, 128) == tied
 
@@ -89,7 +89,7 @@ def test_the_paper_s_size(name, parameters):
     assert (flops - attention) / 6 == pytest.approx(parameters, rel=0.03)
 
 
-def test_state_bytes_are_those_of_a_shard(two_devices):
+def test_state_bytes_match_a_shard(two_devices):
     mesh = Mesh(np.array(jax.devices()), ("fsdp",), axis_types=(AxisType.Auto,))
     sharding = NamedSharding(mesh, PartitionSpec("fsdp"))
 

@@ -74,7 +74,7 @@ def test_the_keys_of_the_json_do_not_change(plan):
     assert found["largest_batch"] == {"rows": 64, "verified": False, "compilations": 1}
 
 
-def test_the_bounds_are_rates_of_the_chip(plan):
+def test_the_bounds_match_the_rates_of_the_chip(plan):
     bounds = plan_as_json(plan)["bounds"]
     assert bounds["products_seconds"] == pytest.approx(603_979_776 / 989.5e12)
     # Gathers, twice, and the scatter of six layers go over NVLink; the sum of gradients over the network.
@@ -90,7 +90,7 @@ def test_the_bounds_are_rates_of_the_chip(plan):
     assert plan_as_json(plan)["tokens_per_second_bound"] == pytest.approx(2048 / max(parts))
 
 
-def test_what_a_refused_step_leaves_unknown_is_null(plan):
+def test_unknown_values_of_a_refused_step_are_null(plan):
     found = plan_as_json(refused(plan))
     assert not found["fits"]
     for key in ("flops_per_step", "hbm_bytes_per_step", "collective_bytes_per_step", "bounds", "mfu_bound"):
@@ -151,6 +151,6 @@ def test_hours_and_their_price(plan):
         ("tpu", 1, 7, "compiling up to 8 steps for x, which takes about 10 minutes on two cores"),
     ],
 )
-def test_what_is_compiled_is_said(platform, programs, more, said):
+def test_the_number_of_programs_is_reported(platform, programs, more, said):
     device = SimpleNamespace(platform=platform)
     assert compiling_text(Topology("x", None, (device,), ()), programs, more) == said

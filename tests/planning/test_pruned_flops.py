@@ -19,7 +19,7 @@ ROWS, TOKENS = 2, 40
 
 
 @pytest.mark.parametrize(("layers", "features"), [(24, 768), (48, 1024)])
-def test_the_papers_unit_is_that_of_its_own_model(layers, features):
+def test_paper_flops_match_the_paper_for_mamba(layers, features):
     config = ModelConfig(name="mamba", layers=layers, features=features, state=2 * features)
     shares = linear_shares(0.1, layers)
     found = paper_flops(build_model(config, VOCABULARY), shares, LENGTH)
@@ -28,7 +28,7 @@ def test_the_papers_unit_is_that_of_its_own_model(layers, features):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk", "birdie_ssm", "mamba"])
-def test_executed_flops_are_those_of_the_compiled_program(name):
+def test_executed_flops_match_the_compiled_program(name):
     """Exactly: every layer on its static positions; with the head on the one position that is asked for."""
     # Mamba's steps have 2 numbers a token then; by 1 the compiler multiplies without a product.
     model, params = small_model(name, layers=3, features=32, state=64 if name == "mamba" else 16)

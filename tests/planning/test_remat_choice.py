@@ -30,13 +30,13 @@ def try_within(gibibytes):
 @pytest.mark.parametrize(
     ("gibibytes", "level"), [(17, "recurrences"), (12, "dots"), (7, "mixer"), (3.5, "full"), (1, "offload")]
 )
-def test_the_first_level_that_fits_is_taken(run, gibibytes, level):
+def test_the_first_level_that_fits_is_chosen(run, gibibytes, level):
     found, tried = choose_level(run, try_within(gibibytes))
     assert found == level
     assert tried.startswith("recurrences 12.0 GiB") and tried.endswith(f"a device has {gibibytes:.1f} GiB")
 
 
-def test_every_process_goes_by_the_same_answers(run):
+def test_every_process_uses_the_same_answers(run):
     """A process whose own device would do with less stops where the first one stops."""
     asked = []
 
@@ -62,7 +62,7 @@ def test_the_choice_is_recorded_and_kept(run, tmp_path):
         keep_remat([run], workdir, Processes())
 
 
-def test_a_level_that_is_named_is_not_chosen_again(run, tmp_path):
+def test_a_named_level_is_kept(run, tmp_path):
     named = run.with_model(remat="mixer")
     assert keep_remat([named], Workdir(tmp_path / "none"), Processes()) == (named,)
 

@@ -27,7 +27,7 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("keep", "unit", "printed"), PRINTED)
-def test_every_figure(keep, unit, printed):
+def test_every_figure_of_the_paper(keep, unit, printed):
     """Of a pruned Mamba, a dense one, and where nothing can be kept of Pythia."""
     for name, figure in printed.items():
         if keep is None:

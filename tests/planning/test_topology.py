@@ -48,12 +48,12 @@ REFUSED = {
         ("v6e-32", ("v6e", (4, 8), 1)),
     ],
 )
-def test_a_slice_as_google_cloud_names_it_has_its_default_shape(slice_name, shape):
+def test_a_google_cloud_name_gives_the_default_shape(slice_name, shape):
     assert _parse(slice_name) == shape
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_invalid_topologies_are_refused(name):
     with pytest.raises(ConfigError) as error:
         make_topology(name)
     message = str(error.value)
@@ -63,13 +63,13 @@ def test_refused(name):
     assert "\n" not in message
 
 
-def test_a_chip_is_known_by_what_jax_calls_it():
+def test_a_chip_is_found_by_its_jax_name():
     found = {kind: chip_of(kind) for chip in CHIPS.values() for kind in chip.kinds}
     assert len(found) == sum(len(chip.kinds) for chip in CHIPS.values())
     assert found["TPU v5 lite"] is CHIPS["v5e"] and chip_of("cpu") is None
 
 
-def test_what_is_attached_has_the_shape_of_its_coordinates():
+def test_attached_devices_have_the_shape_of_their_coordinates():
     devices = [
         SimpleNamespace(device_kind="TPU v5 lite", coords=(x, y, 0), slice_index=0)
         for x in range(2)
@@ -85,7 +85,7 @@ def test_nonsense_is_refused():
         make_topology("so many chips")
 
 
-def test_more_devices_than_there_are():
+def test_more_devices_than_exist_are_refused():
     import jax
 
     jax.devices()
@@ -93,7 +93,7 @@ def test_more_devices_than_there_are():
         make_topology("cpu:4096")
 
 
-def test_a_missing_compiler_is_refused_with_the_command_that_installs_it(monkeypatch, tmp_path):
+def test_a_missing_compiler_is_refused_with_its_install_command(monkeypatch, tmp_path):
     monkeypatch.setenv("BIRDIE_COMPILERS", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("birdie_jax.planning.topology._is_importable", lambda module: False)

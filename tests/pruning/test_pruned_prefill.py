@@ -62,7 +62,7 @@ def run(model, params, prompts, settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_layers_above_are_the_dense_ones_on_the_survivors(name):
+def test_upper_layers_match_dense_layers_on_the_survivors(name):
     """Every layer equals its block on the tokens that it says it has read, next to one another."""
     model, params = small_model(name, layers=LAYERS)
     settings = PruningSettings(keep=0.2)
@@ -100,7 +100,7 @@ def test_layers_above_are_the_dense_ones_on_the_survivors(name):
     "policy", ["influence", *(pytest.param(name, marks=pytest.mark.slow) for name in ("random", "uniform"))]
 )
 @pytest.mark.parametrize("name", ["hawk", pytest.param("mamba", marks=pytest.mark.slow)])
-def test_a_prompt_is_pruned_as_it_is_alone(name, policy):
+def test_pruning_does_not_depend_on_the_batch(name, policy):
     model, params = small_model(name, layers=LAYERS)
     settings = PruningSettings(keep=0.3, policy=policy)
     prompts = some_prompts(28, 7, 17, 0)
@@ -132,7 +132,7 @@ def test_decoding_continues_from_the_survivors():
 
 
 @pytest.mark.slow
-def test_what_is_dropped_matters_to_no_layer_above():
+def test_dropped_tokens_do_not_affect_upper_layers():
     model, params = small_model("gated_ssm", layers=LAYERS, bidirectional=False)
     settings = PruningSettings(policy="recency", schedule="constant", keep=0.3)
     (prompt,) = some_prompts(28)
@@ -183,7 +183,7 @@ def test_settings_of_a_command():
 
 
 @pytest.mark.slow
-def test_generation_prunes_and_keep_one_is_the_dense_program():
+def test_generation_prunes_and_keep_1_is_dense():
     model, params = small_model("gated_ssm_plus", layers=LAYERS)
     prompts = some_prompts(40, 12)
 

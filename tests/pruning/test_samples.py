@@ -50,7 +50,7 @@ def expected_kept(segments, context, score, share):
 
 @pytest.mark.slow
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 0.3, 0.5, 0.77, 1.0]))
-def test_each_sample_keeps_its_best(seed, share):
+def test_each_sample_keeps_its_best_tokens(seed, share):
     rng = np.random.default_rng(seed)
     segments, context = packed_row(rng)
     # Few values, so some are equal.
@@ -69,7 +69,7 @@ def test_each_sample_keeps_its_best(seed, share):
 
 
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.2, 0.5, 0.9]))
-def test_all_policies_keep_as_many(seed, share):
+def test_all_policies_keep_the_same_number(seed, share):
     rng = np.random.default_rng(seed)
     segments, context = packed_row(rng)
     tokens = rows_of(segments, context)
@@ -82,7 +82,7 @@ def test_all_policies_keep_as_many(seed, share):
     assert len(counts) == 1
 
 
-def test_what_the_baselines_keep():
+def test_tokens_that_the_baselines_keep():
     segments, context = np.ones(12, np.int32), np.arange(12) < 10
     tokens = rows_of(segments, context)
 

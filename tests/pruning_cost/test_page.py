@@ -17,11 +17,11 @@ def heights(least_span, intervals=()):
     return [float(each) for each in re.findall(r">(\d\.\d+)</text>", svg) if float(each) > 2.5]
 
 
-def test_thousandths_of_a_nat_are_small_on_their_axis():
+def test_small_differences_look_small_on_the_axis():
     assert max(heights(0.1)) - min(heights(0.1)) == pytest.approx(0.1, abs=0.03)
     assert max(heights(0.0)) - min(heights(0.0)) < 0.01
 
 
-def test_the_axis_holds_the_intervals():
+def test_the_axis_covers_the_intervals():
     named = heights(0.1, [Interval(3.0, 2.8, 3.2), Interval(3.006, 2.9, 3.1)])
     assert min(named) <= 2.85 and max(named) >= 3.15

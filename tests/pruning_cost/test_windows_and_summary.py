@@ -49,7 +49,7 @@ def test_windows_do_not_overlap_and_contexts_end_together():
         choose_windows(documents(), None, context=39, continuation=1, seed=0)
 
 
-def test_prompts_protect_the_start_token_wherever_it_stands():
+def test_prompts_protect_the_start_token_in_any_place():
     contexts, numbers = np.full((2, 5), 300, np.int32), np.arange(2)
     prefix = make_rows(make_objective("prefix_lm", marker=3), contexts, numbers)
     causal = make_rows(make_objective("causal_lm"), contexts, numbers)
@@ -68,7 +68,7 @@ def cell(policy, losses, context=4):
     return Cell("run", "f" * 64, policy, 1.0 if policy == "dense" else 0.5, context, losses, 2.0, 3.0)
 
 
-def test_differences_are_those_of_pairs_by_document():
+def test_differences_are_paired_and_resampled_by_document():
     cells = [
         cell("dense", [1.0, 2.0, 5.0]),
         cell("influence", [1.5, 2.5, 5.5]),
@@ -89,7 +89,7 @@ def test_differences_are_those_of_pairs_by_document():
     assert (random.from_influence.low, random.from_influence.high) == pytest.approx((0.0, 1.5))
 
 
-def test_a_folder_of_other_settings_is_refused_by_the_flag(tmp_path):
+def test_a_folder_with_other_settings_is_refused(tmp_path):
     settings = {"parameters_sha256": "a", "objective": "prefix_lm", "windows_sha256": "b", "windows": 3}
     settings |= {"longest_context": 4, "continuation": 2, "pruning": [], "format_version": 1}
     folder = CellFolder(make_path(tmp_path), StudySettings(**settings))
@@ -103,7 +103,7 @@ def test_a_folder_of_other_settings_is_refused_by_the_flag(tmp_path):
             CellFolder(make_path(tmp_path), StudySettings(**settings | {name: value}))
 
 
-def test_parts_of_a_text_join_to_all_of_it():
+def test_parts_of_a_text_join_to_the_text():
     tokenizer = small_tokenizer()
     tokens = tokenizer.encode("abc abc <b> caf\u00e9 no").tolist()
     layers = [number // 3 % 3 for number in range(len(tokens))]
@@ -113,7 +113,7 @@ def test_parts_of_a_text_join_to_all_of_it():
     assert read_parts(tokenizer, tokens, [2] * len(tokens)) == [ReadPart(tokenizer.decode(tokens), 2)]
 
 
-def test_sums_of_a_layer_are_those_of_a_loop():
+def test_sums_of_a_layer_match_a_loop():
     rng = np.random.default_rng(0)
     length, kept = 12, 7
     output, mixed = rng.normal(size=(2, kept, 4)), rng.normal(size=(2, kept, 4))

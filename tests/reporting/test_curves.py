@@ -13,7 +13,7 @@ from birdie_jax.reporting.svg import default_style
 NAN = float("nan")
 
 
-def test_bins_weigh_by_tokens_and_skip_what_is_missing():
+def test_bins_are_weighted_by_tokens_and_skip_missing_values():
     values = np.array([[1.0, NAN], [3.0, 5.0], [2.0, NAN], [NAN, NAN], [4.0, NAN]])
     tokens = np.array([[1.0, 0.0], [3.0, 2.0], [1.0, 0.0], [NAN, NAN], [1.0, 0.0]])
     binned = curves.bin_lines(np.array([10, 20, 30, 40, 50]), values, tokens, max_points=2)
@@ -27,13 +27,13 @@ def test_group_mean_is_over_all_tokens_of_the_group():
     np.testing.assert_allclose(binned.values, [[1.75]])
 
 
-def test_binning_nothing():
+def test_binning_no_lines():
     binned = curves.bin_lines(np.array([10]), np.array([[NAN]]), np.array([[1.0]]))
     assert binned.steps.shape == (0,)
     assert binned.values.shape == (0, 1)
 
 
-def test_smoothing_a_line_keeps_its_middle_and_a_constant_everywhere():
+def test_smoothing_keeps_the_middle_of_a_line_and_constants():
     line = np.arange(20.0)
     np.testing.assert_allclose(curves.smooth(line, 5)[2:-2], line[2:-2])
     with_gap = np.where(line == 7, NAN, 3.0)
@@ -54,7 +54,7 @@ def test_effective_arms():
     np.testing.assert_allclose(curves.effective_arms(mixture), [4.0, 1.0, 2.0])
 
 
-def test_wall_time_adds_the_attempts_of_a_clock_that_starts_again():
+def test_wall_time_sums_the_attempts():
     assert wall_seconds(np.array([NAN, 10.0, 20.0, 5.0, 15.0])) == pytest.approx(35.0)
     assert wall_seconds(np.array([10.0, 20.0, 40.0])) == pytest.approx(40.0)
 

@@ -18,10 +18,10 @@ def test_places(wanted):
     assert (np.diff(places) >= distance - 1e-6).all()
 
 
-def test_what_is_apart_stays():
+def test_distant_labels_keep_their_places():
     assert spread([5.0, 30.0, 95.0], APART, HEIGHT) == [5.0, 30.0, 95.0]
 
 
-def test_what_is_near_parts_evenly():
+def test_close_labels_are_spread_evenly():
     assert spread([50.0, 50.0], APART, HEIGHT) == pytest.approx([45.0, 55.0])
     assert spread([1.0, 2.0, 99.0], APART, HEIGHT) == pytest.approx([0.0, 10.0, 99.0])

@@ -18,7 +18,7 @@ LENGTH = 12
 
 
 @pytest.mark.slow
-def test_a_kernel_is_the_answer_of_its_layer_to_one_token():
+def test_a_kernel_is_the_impulse_response_of_its_layer():
     """Without D, which the answer has in the place of the token itself."""
     section = EncoderConfig(ssm_state=4, ssm_heads=2)
     layout = packed_layout(jnp.ones((1, 2 * LENGTH - 1), jnp.int32), jnp.ones((1, 2 * LENGTH - 1), bool))
@@ -48,7 +48,7 @@ def test_a_model_without_such_layers_is_refused():
 
 
 @pytest.mark.parametrize("layer", ["2", "9", "-1", "first"])
-def test_a_layer_that_a_model_has_not_is_refused_by_its_flag(tmp_path, monkeypatch, capsys, layer):
+def test_a_missing_layer_is_refused(tmp_path, monkeypatch, capsys, layer):
     kernels = LayerKernels(np.ones((2, 1, 3), np.float32), np.ones((2, 1, 3), np.float32))
     output = tmp_path / "a.svg"
 

@@ -65,7 +65,7 @@ def test_any_two_colours_differ(colours, vision):
 
 
 @pytest.mark.parametrize(("colours", "paper"), list(zip((LIGHT, DARK), _PAPERS, strict=True)))
-def test_colours_are_seen_on_their_paper(colours, paper):
+def test_colours_have_contrast_to_their_paper(colours, paper):
     """A contrast of 3, as WCAG 2.2, 1.4.11 asks of graphics."""
     pairs = np.stack([luminance(colours), np.full(len(colours), luminance([paper])[0])])
     assert (pairs.max(axis=0) / pairs.min(axis=0)).min() >= 3

@@ -126,7 +126,7 @@ def tiny_page(tiny):
     return read(tiny)
 
 
-def test_tells_the_figures_of_the_run(tiny, tiny_page):
+def test_page_shows_the_figures_of_the_run(tiny, tiny_page):
     words = tiny_page.words()
     last = read_lines(tiny)[-1]
     assert "Complete: 200 steps" in words
@@ -138,7 +138,7 @@ def test_tells_the_figures_of_the_run(tiny, tiny_page):
     assert "4 rewarded decisions, the last at step 200" in words
 
 
-def test_names_every_arm_class_and_setting(tiny, tiny_page):
+def test_page_names_every_arm_class_and_setting(tiny, tiny_page):
     words = tiny_page.words()
     for arm in tiny_arms():
         assert arm["name"] in words
@@ -150,7 +150,7 @@ def test_names_every_arm_class_and_setting(tiny, tiny_page):
             assert field in words
 
 
-def test_refers_to_nothing_outside_itself(tiny_page, tiny):
+def test_page_has_no_external_references(tiny_page, tiny):
     for tag, name, value in tiny_page.attributes:
         assert not name.startswith("on"), (tag, name)
         if name in ("src", "href", "xlink:href", "action", "data", "srcset"):
@@ -164,7 +164,7 @@ def test_refers_to_nothing_outside_itself(tiny_page, tiny):
     assert "default-src 'none'" in source
 
 
-def test_ids_are_unique_and_every_reference_has_one(tiny_page):
+def test_ids_are_unique_and_references_have_targets(tiny_page):
     ids = Counter(value for _, name, value in tiny_page.attributes if name == "id")
     assert max(ids.values()) == 1
     targets = {value[1:] for _, name, value in tiny_page.attributes if name == "href" and value[0] == "#"}
@@ -173,14 +173,14 @@ def test_ids_are_unique_and_every_reference_has_one(tiny_page):
     assert any(target.startswith("s") for target in targets)  # plots do use clip paths
 
 
-def test_colours_are_roles_that_the_style_sheet_defines(tiny):
+def test_the_style_sheet_defines_all_colours(tiny):
     source = (tiny / "report.html").read_text()
     assert not re.search(r"#a0000[0-9]|#a1[0-9a-f]{4}", source)
     defined = set(re.findall(r"(--[a-z0-9-]+):", source))
     assert set(re.findall(r"var\((--[a-z0-9-]+)\)", source)) <= defined
 
 
-def test_draws_the_unigram_entropy_only_where_it_is_known(tiny, tiny_page, odd):
+def test_unigram_entropy_is_drawn_only_if_known(tiny, tiny_page, odd):
     assert (tiny / "report.html").read_text().count(">unigram entropy<") == 1
     assert ">unigram entropy<" not in odd[0]
 
@@ -195,7 +195,7 @@ def test_examples_are_escaped_and_special_tokens_marked(odd):
     assert "i" not in page.tags
 
 
-def test_values_that_are_not_finite_are_left_out_of_plots_and_mentioned(odd):
+def test_non_finite_values_are_not_plotted_but_reported(odd):
     words = odd[1].words()
     assert "The training loss is not finite on 1 of 3 lines." in words
     assert "inf" not in re.findall(r"[a-z]+", words)
@@ -272,7 +272,7 @@ def test_run_without_arms(tmp_path):
     assert "num_steps 8" in words
 
 
-def test_scalars_that_no_section_knows_have_a_curve_each(short):
+def test_unknown_scalars_have_a_curve_each(short):
     lines = read_lines(short)
     before = panel_titles(write_report(short, OF_SCALARS).read_text())
     for number, line in enumerate(lines):
@@ -288,7 +288,7 @@ def test_scalars_that_no_section_knows_have_a_curve_each(short):
     assert ("a", "href", "#other-scalars") in page.attributes
 
 
-def test_a_section_from_outside_takes_its_scalars(short):
+def test_an_added_section_takes_its_scalars(short):
     """A new kind of section is one object; the scalars that it draws are drawn once."""
 
     def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
@@ -339,7 +339,7 @@ def test_shares_are_shown_as_expected_and_as_measured(short):
     assert "causal_lm 25.0 % 10.0 % 12.5 % 50.0 % 62.5 % 75.0 %" in words
 
 
-def test_a_run_of_before_has_no_expected_shares(short):
+def test_an_old_run_has_no_expected_shares(short):
     assert "expected_shares" not in json.loads((short / "arms.json").read_text())[0]
     without = [
         {key: value for key, value in line.items() if not key.endswith(("/examples", "/positions"))}
@@ -363,7 +363,7 @@ START |= {"program": PROGRAM, "processes": 2, "device": "H100", "devices": 16, "
 ENDED = {"ended": "2026-01-02T04:34:05+00:00", "outcome": "stopped by SIGTERM", "step": 12}
 
 
-def test_a_page_that_follows_a_run_is_loaded_again_until_the_run_ends(short, monkeypatch):
+def test_a_followed_page_reloads_until_the_run_ends(short, monkeypatch):
     (short / "summary.json").unlink(missing_ok=True)
     (short / "starts.json").write_text(json.dumps([START]))
 
@@ -388,7 +388,7 @@ def test_the_page_describes_every_start(short):
 
 
 @pytest.mark.slow
-def test_paper_sized_run_is_written_soon_and_small(tmp_path):
+def test_the_page_of_a_large_run_is_small_and_fast(tmp_path):
     workdir = write_workdir(
         tmp_path, paper_arms(), steps=32_000, log_every=40, decide_every=512, summary={"completed": True}
     )
@@ -421,7 +421,7 @@ def test_report_verb_prints_the_path_and_needs_no_jax(short):
 
 
 @pytest.mark.slow
-def test_report_verb_refuses_in_one_line(short):
+def test_report_verb_prints_errors_as_one_line(short):
     (short / "report.html").mkdir()
     refused = {
         short / "nowhere": (2, f"{short / 'nowhere'}: found no such"),
@@ -438,7 +438,7 @@ def test_report_verb_refuses_in_one_line(short):
     ("blocked", "reason"),
     [("report.html", "found a folder; allowed: a file"), ("report.html.partial", "cannot be written: ")],
 )
-def test_a_page_that_cannot_be_written_leaves_what_blocks_it(short, blocked, reason):
+def test_a_failed_write_leaves_the_obstacle_unchanged(short, blocked, reason):
     (short / blocked).mkdir()
     with pytest.raises(OSError, match=f"^{re.escape(str(short / 'report.html'))}: {reason}"):
         write_report(short, ())

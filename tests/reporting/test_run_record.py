@@ -24,7 +24,7 @@ def replace_line(workdir, number, line):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_what_older_encoders_filled_in_is_read(workdir):
+def test_predictions_of_older_encoders_are_read(workdir):
     token = {
         "token": "a",
         "shown": "[MASK]",
@@ -57,7 +57,7 @@ def test_columns_and_missing_values(workdir):
     assert run.metrics.notices == ()
 
 
-def test_arm_names_may_hold_slashes(workdir):
+def test_arm_names_may_contain_slashes(workdir):
     for name in ("arms.json", "metrics.jsonl"):
         path = workdir / name
         path.write_text(path.read_text().replace("prefix_lm", "mine/prefix"))
@@ -65,7 +65,7 @@ def test_arm_names_may_hold_slashes(workdir):
     assert np.isfinite(run.metrics.arm_values["validation_loss"][0]).all()
 
 
-def test_damaged_last_line_is_left_out_with_a_notice(workdir):
+def test_a_damaged_last_line_is_dropped_with_a_notice(workdir):
     with open(workdir / "metrics.jsonl", "ab") as file:
         file.write(b'{"step": 50, "loss": 3.\x00\xff')
     run = read_run(workdir)
@@ -76,7 +76,7 @@ def test_damaged_last_line_is_left_out_with_a_notice(workdir):
     )
 
 
-def test_resumed_run_replaces_what_it_repeats(workdir):
+def test_a_resumed_run_replaces_repeated_lines(workdir):
     with open(workdir / "metrics.jsonl", "a") as file:
         file.write('{"step": 30, "loss": 1.5}\n{"step": 40, "loss": 1.25}\n')
     run = read_run(workdir)
@@ -108,7 +108,7 @@ def test_damaged_line_is_named(workdir, line, message):
 
 
 @pytest.mark.parametrize("content", ["", '{"step": 0, "lo'])
-def test_metrics_without_a_readable_line(workdir, content):
+def test_metrics_without_a_readable_line_are_refused(workdir, content):
     (workdir / "metrics.jsonl").write_text(content)
     with pytest.raises(
         RecordError, match=r"metrics\.jsonl: found [01] lines, none readable; allowed: at least one"
@@ -127,7 +127,7 @@ def test_missing_file_is_named(workdir, name):
         read_run(workdir / "nowhere")
 
 
-def test_run_without_arms_keeps_their_scalars_as_they_were_logged(workdir):
+def test_a_run_without_arms_keeps_all_scalars(workdir):
     (workdir / "arms.json").unlink()
     run = read_run(workdir)
     assert run.arms == ()
@@ -174,7 +174,7 @@ def test_damaged_arm_is_named(workdir, change, message):
         read_run(workdir)
 
 
-def test_setting_that_the_configuration_lacks(workdir):
+def test_a_missing_setting_is_named(workdir):
     (workdir / "config.json").write_text('{"train": {}}')
     with pytest.raises(RecordError, match=r"config\.json: train\.num_steps: missing"):
         read_run(workdir).setting("train.num_steps", int)
@@ -182,7 +182,7 @@ def test_setting_that_the_configuration_lacks(workdir):
 
 @pytest.mark.parametrize("name", ["config.json", "arms.json", "metrics.jsonl", "summary.json"])
 @pytest.mark.parametrize("kind", ["folder", "pipe", "list", "nesting", "bytes"])
-def test_what_is_no_such_file_is_refused(workdir, name, kind):
+def test_other_files_are_refused(workdir, name, kind):
     path = workdir / name
     path.unlink(missing_ok=True)
     if kind == "folder":
@@ -202,7 +202,7 @@ def test_what_is_no_such_file_is_refused(workdir, name, kind):
     [("step", value, "an integer") for value in (None, "1", [], {}, 2**63, 10**400)]
     + [("loss", value, "a number") for value in (True, "1", [], {}, 10**400, ["x" * 10_000])],
 )
-def test_a_value_of_another_type_is_refused_in_few_words(workdir, name, value, allowed):
+def test_a_value_of_another_type_is_refused_briefly(workdir, name, value, allowed):
     replace_line(workdir, 2, json.dumps({"step": 10, "loss": 1.0, name: value}))
     message = rf"metrics\.jsonl:2: {name}: found .{{1,120}}; allowed: {allowed}"
     with pytest.raises(RecordError, match=message):

@@ -87,5 +87,5 @@ def test_a_damaged_evaluation_is_named(workdir):
 
 
 @pytest.mark.slow
-def test_a_run_without_tasks_has_no_such_section(workdir):
+def test_a_run_without_tasks_has_no_tasks_section(workdir):
     assert 'id="tasks"' not in write_report(workdir, (TASKS,)).read_text()

@@ -46,7 +46,7 @@ def test_a_run_that_learned(run):
     )
 
 
-def test_a_run_that_did_not(run):
+def test_a_run_that_did_not_learn(run):
     worse = dataclasses.replace(run, summary=run.summary | {"unigram_entropy": 4.0})
     assert "Token frequencies alone give 4.00: the model has not learned to predict text." in verdict(worse)
     values = {**run.metrics.arm_values}
@@ -66,7 +66,7 @@ def test_accuracies_begin_at_the_first_validation(run):
     assert found["autoencoding"] == pytest.approx((0.3, 0.0))
 
 
-def test_bits_per_byte_come_first_where_they_were_measured(run):
+def test_measured_bits_per_byte_come_first(run):
     names = [figure.name for figure in first_figures(run)]
     assert names == ["Held-out loss", "Tokens seen", "Wall time", "Parameters"]
     metrics = {"bits_per_byte": Interval(1.25, 1.2, 1.3)}
