@@ -1,11 +1,11 @@
-"""The same action in several threads at the same moment."""
+"""The same action in several threads at the same time."""
 
 import threading
 from collections.abc import Callable
 
 
 def run_at_once(count: int, do: Callable[[int], object]) -> None:
-    """Call `do` with 0, 1, ... in so many threads that begin together, and wait until all have ended."""
+    """Call `do` with 0, 1, ... in `count` threads that begin together, and wait for all of them."""
     start = threading.Barrier(count)
 
     def begin(number: int) -> None:

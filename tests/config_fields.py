@@ -41,7 +41,7 @@ HOSTILE = {
 
 
 def walk(section: type, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the type of every field, those of the mixers' sections included."""
+    """Yield the path and the type of every field, including the mixers' sections."""
     hints = typing.get_type_hints(section, include_extras=True)
     for field in dataclasses.fields(section):
         if section is ModelConfig and field.name == "sections":

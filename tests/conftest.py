@@ -10,10 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the tests' time is compilation, and most programs are the same as last time.
+# Most of the tests' time is compilation, and most programs are unchanged since the last time.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.expanduser("~/.cache/birdie_jax/tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
-# Two workers share the cores; PyTorch's threads, which wait by spinning, made a test six times as long.
+# Two workers share the cores; PyTorch's threads spin while they wait and made a test six times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import fsspec
@@ -30,7 +30,7 @@ from tests.unprivileged import make_unprivileged_folder
 
 install_import_hook(["birdie_jax", "hlo_analysis", "pallas_kernels"], "beartype.beartype")
 start_jax()
-# JAX makes many objects while it traces; to look for garbage after every 700 is a fifth of the tests' time.
+# Tracing in JAX creates many objects; garbage collection after every 700 takes a fifth of the tests' time.
 gc.set_threshold(50_000, 20, 20)
 
 _SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages", "studies")
@@ -38,7 +38,7 @@ _SLOW_FIXTURES = {"gcs_server", "proxied_server", "proxy", "s3_server", "store"}
 _FAST_SECONDS, _ALL_SECONDS = 120, 600
 _MAX_WORKER_BYTES = 1.2e9
 
-# The fast tier looks at a few examples, all tests at many. No test waits for a clock.
+# The fast tier tries a few examples, the full tier many. No test has a deadline.
 hypothesis.settings.register_profile("fast", max_examples=8, deadline=None)
 hypothesis.settings.register_profile("all", max_examples=50, deadline=None)
 
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _fast_items(items):
-    """Yield the tests of the fast tier, in their order."""
+    """Yield the tests of the fast tier, in order."""
     cases = Counter(item.function for item in items if hasattr(item, "function"))
     seen = Counter()
     for item in items:
@@ -79,7 +79,7 @@ def _fast_items(items):
             count, number = cases[item.function], seen[item.function]
             seen[item.function] += 1
             wanted = sampled.args[0] if sampled.args else 1
-            # Evenly spaced, the first among them.
+            # Keep evenly spaced cases, including the first.
             if number * wanted // count == (number - 1) * wanted // count:
                 continue
         yield item
@@ -91,7 +91,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_processes(request):
-    """Let the fast tier start no process: a test that does fails, and belongs to the slow ones."""
+    """Make tests of the fast tier fail if they start a process; such tests belong to the slow tier."""
     if request.config.getoption("--all"):
         yield
         return
@@ -115,13 +115,13 @@ def _one_device():
 
 @pytest.fixture
 def two_devices(_one_device, monkeypatch):
-    """Have JAX find two devices."""
+    """Make JAX find two devices."""
     monkeypatch.setattr(jax, "devices", _one_device)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _bounded_memory():
-    """Drop compiled programs after a module that leaves much behind; the cache on disk still has them."""
+    """Drop compiled programs after a module with many of them; the cache on disk keeps them."""
     yield
     if psutil.Process().memory_info().rss > _MAX_WORKER_BYTES:
         jax.clear_caches()
@@ -131,7 +131,7 @@ def _bounded_memory():
 
 @contextlib.contextmanager
 def _found(environment, protocol):
-    """Have a server be found by this process, also where another was found before, and by its children."""
+    """Point this process and its children to a server, also after another server."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
@@ -142,7 +142,7 @@ def _found(environment, protocol):
 
 @pytest.fixture(scope="session")
 def gcs_server(tmp_path_factory):
-    """A server of Cloud Storage's protocol, which the libraries of this process and its children find."""
+    """A server of Cloud Storage's protocol, for the libraries of this process and its children."""
     with run_gcs_server(tmp_path_factory.mktemp("gcs")) as server, _found(server.environment, "gcs"):
         yield server
 
@@ -161,7 +161,7 @@ def unprivileged_folder():
 
 @pytest.fixture(scope="session")
 def torch_packages():
-    """Return the folder that has PyTorch and transformers."""
+    """Return the folder with PyTorch and transformers."""
     packages = os.environ.get("BIRDIE_TORCH", "")
     if not packages:
         pytest.skip("PyTorch is not there, or does not run: bash tests/run.sh --all fetches it")
@@ -170,7 +170,7 @@ def torch_packages():
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory):
-    """Host and port of a server of S3's protocol, which s3fs finds in this process and its children."""
+    """The host and port of a server of S3's protocol, for s3fs in this process and its children."""
     packages = os.environ.get("BIRDIE_SERVERS", "")
     if not packages:
         pytest.skip("BIRDIE_SERVERS is not set; tests/run.sh sets it")

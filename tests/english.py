@@ -1,4 +1,4 @@
-"""Refuses the words of docs/glossary.md's first table, and lines of prose in Markdown that are too long.
+"""Refuses the words in the first table of docs/glossary.md, and long lines of prose in Markdown.
 
 `python -m tests.english` prints each such line of the files that Git knows (`git add`), and exits with 1.
 """
@@ -14,11 +14,11 @@ REFUSED = re.compile(
     r"|no more(?! than)|likewise|besides)\b",
     re.IGNORECASE,
 )
-# These name the words that they refuse.
+# These files contain the refused words.
 EXEMPT = {"docs/glossary.md", "tests/english.py", "tests/test_english.py"}
 CHECKED = ["*.py", "*.md", "*.sh", "*.toml", "*.cfg", "*.yaml", "*.ipynb"]
 PROSE_COLUMNS = 100
-# A table, a heading, a picture or a quotation is one line, and so is a word or a link.
+# Tables, headings, pictures, quotations, single words and links may be long lines.
 ONE_LINE = re.compile(r"\s*(\||#|!\[|>|<!--|(([-*]|\d+\.) )?(\S+|\[[^]]*\]\(\S*)$)")
 
 
@@ -38,7 +38,7 @@ def long_lines(file: str, text: str) -> list[str]:
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a page that are not code, nor generated."""
+    """Yield the numbered lines of a page, except code and generated text."""
     code = generated = False
     for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith("```"):

@@ -22,14 +22,14 @@ _MAX_HEAD = 65536
 
 
 class Request(NamedTuple):
-    """A request that was sent to the proxy.
+    """A request to the proxy.
 
     Attributes:
         method: "GET", "POST" and so on.
-        path: path and query, as they were sent.
-        object_name: the name of the object, or the prefix of the listing, that the request is about; "" if
-            it is about a whole bucket or none.
-        status: what was answered, or 0 where nothing was.
+        path: path and query, as sent.
+        object_name: the name of the object or the prefix of the listing in the request; "" for a whole
+            bucket or none.
+        status: the status of the answer; 0: no answer.
     """
 
     method: str
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 @dataclasses.dataclass
 class _Fault:
-    """What to do to some requests."""
+    """A fault of some requests."""
 
     kind: str
     value: float
@@ -57,15 +57,15 @@ class _Fault:
 
 
 class FailingProxy:
-    """A running proxy; its faults apply from the next request on, until `heal`.
+    """A running proxy; its faults apply from the next request until `heal`.
 
-    Every fault takes `method` ("*": any), `path` (a regular expression that is searched for in path and
-    query, quoted or not, and in the object's name, which may be in the body) and `times` (None: for ever).
-    If several faults match, the first one is used.
+    Every fault takes `method` ("*": any), `path` (a regular expression to search in path and query, quoted
+    or not, and in the object's name, which may be in the body) and `times` (None: no limit). If several
+    faults match, the first one applies.
 
     Attributes:
         host: host and port of the proxy.
-        upstream: host and port of the server; set it once both are known to each other.
+        upstream: host and port of the server; set it when both are running.
         reason: the text of a failed answer.
     """
 
@@ -73,7 +73,7 @@ class FailingProxy:
         """Listen on a free port of loopback."""
         self.upstream = ""
         self.reason = "the proxy was set to fail"
-        # Bound and never listening: nobody else gets the port while connections are refused.
+        # Bound but not listening, so no other process gets the port while connections are refused.
         self._holder = socket.socket()
         self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._holder.bind(("127.0.0.1", 0))
@@ -93,17 +93,17 @@ class FailingProxy:
         with self._lock:
             self._faults.append(_Fault(kind, value, method, path, times))
 
-    # `answer(status)`: with a failure that says `reason`, in place of the server.
+    # `answer(status)`: answers with a failure with the text `reason`, instead of the server.
     answer = partialmethod(_add, "answer")
-    # `delay(seconds)`: forwards a request so much later.
+    # `delay(seconds)`: forwards a request later.
     delay = partialmethod(_add, "delay")
     # Resets the connection in the middle of the request, before the server sees any of it.
     reset_request = partialmethod(_add, "reset_request", 0)
     # Resets the connection in the middle of the answer, when the server has done its work.
     reset_answer = partialmethod(_add, "reset_answer", 0)
-    # Takes a request, and never answers it.
+    # Accepts a request and never answers it.
     hang = partialmethod(_add, "hang", 0)
-    # Refuses connections from the first such request on, which is not forwarded, until `heal`.
+    # Refuses connections until `heal`, from the first such request, which is not forwarded.
     refuse_from = partialmethod(_add, "refuse_from", 0, times=1)
 
     def heal(self) -> None:
@@ -116,7 +116,7 @@ class FailingProxy:
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
-        """Reset connections, and refuse them while the body runs."""
+        """Reset connections, and refuse new ones while the body runs."""
         self._refuse()
         try:
             yield
@@ -125,15 +125,15 @@ class FailingProxy:
 
     @property
     def requests(self) -> list[Request]:
-        """Every request so far, in the order in which they were answered."""
+        """Every request so far, in the order of the answers."""
         with self._lock:
             return list(self._requests)
 
     def requests_outside(self, *prefixes: str) -> list[Request]:
         """Return the requests about objects whose names begin with none of `prefixes`.
 
-        Questions about a bucket itself, which name no object, are left out; a listing of a whole bucket is
-        not: it names every object.
+        Excludes requests about a bucket itself, which name no object, but not listings of a whole bucket,
+        which name every object.
         """
         return [
             each
@@ -159,7 +159,7 @@ class FailingProxy:
             connections = list(self._connections)
         for connection in connections:
             _reset(connection)
-        # Their threads end them.
+        # Their threads end.
         deadline = time.monotonic() + 2
         while self._connections and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -200,11 +200,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def shutdown_request(self, request) -> None:
-        """Close a connection without the orderly end that would come before a reset."""
+        """Close a connection without a shutdown, which would precede a reset."""
         self.close_request(request)
 
     def handle_error(self, request, client_address) -> None:
-        """Say nothing: connections break all the time here."""
+        """Log nothing: connections break often here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -240,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in {"reset_request", "hang", "refuse_from"}:
             proxy._record(self.command, self.path, body, 0)
             if kind == "refuse_from":
-                # In a thread of its own, which waits for this one to end.
+                # Use a separate thread, which waits for this one to end.
                 threading.Thread(target=proxy._refuse, daemon=True).start()
             if kind != "reset_request":
                 released.wait()
@@ -259,12 +259,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, headers, contents, half=kind == "reset_answer")
 
     def _read_body(self, *, half: bool = False) -> bytes:
-        """Read the body of the request, or half of it; after a half the rest."""
+        """Read the body of the request, or half of it; a second call reads the rest."""
         if half:
             self._left = int(self.headers.get("Content-Length", 0))
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             return self._read_chunks() if half else b""
-        # The name of an object, which may be in a short body, is in the half that is read first.
+        # The first half contains the name of the object, also for a short body.
         count = min(self._left, max(self._left // 2, 4096)) if half else self._left
         self._left -= count
         return self.rfile.read(count)
@@ -283,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                # The server knows itself by the proxy's name.
+                # The server uses the proxy's name for itself.
                 if name.lower() not in _HOP_BY_HOP and name.lower() != "expect":
                     connection.putheader(name, value)
             if body or self.command in ("POST", "PUT", "PATCH"):
@@ -315,7 +315,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(contents[: len(contents) // 2] if half else contents)
         self.wfile.flush()
         if half:
-            # What was written arrives, unless the reset overtakes it.
+            # Let the written bytes arrive before the reset.
             time.sleep(0.05)
             self._reset()
 
@@ -325,18 +325,18 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _reset(connection: socket.socket) -> None:
-    """Send a TCP reset instead of an orderly end."""
+    """Send a TCP reset instead of a normal end."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     with contextlib.suppress(OSError):
-        # Closing alone does nothing while a file of the handler's is open on it.
+        # Closing has no effect while a file of the handler is open on the socket.
         connection.shutdown(socket.SHUT_RD)
     with contextlib.suppress(OSError):
         connection.close()
 
 
 def _object_name(path: str, body: bytes) -> str:
-    """Return what a request of Cloud Storage's JSON or XML interface is about."""
+    """Return the object name or prefix in a request of Cloud Storage's JSON or XML interface."""
     parts = urlsplit(path)
     query = parse_qs(parts.query, keep_blank_values=True)
     if found := re.match(r"(?:/download)?/storage/v1/b/[^/]+/o/([^/]+)", parts.path):
@@ -345,7 +345,7 @@ def _object_name(path: str, body: bytes) -> str:
         for field in ("name", "prefix"):
             if field in query:
                 return query[field][0]
-        # An upload in several parts names its object in the first of them.
+        # A multipart upload names its object in the first part.
         found = re.search(rb'"name":\s*"((?:[^"\\]|\\.)*)"', body[:_MAX_HEAD])
         return found.group(1).decode("unicode_escape") if found else ""
     if parts.path.startswith("/storage/") or parts.path == "/":
@@ -361,6 +361,6 @@ def _is_listing(request: Request) -> bool:
 
 @contextlib.contextmanager
 def run_failing_proxy() -> Iterator[FailingProxy]:
-    """Start a proxy, and stop it. Set its `upstream`, and start the server with the proxy's host."""
+    """Start a proxy and stop it at the end. Set `upstream`, and start the server with the proxy's host."""
     with contextlib.closing(FailingProxy()) as proxy:
         yield proxy

@@ -1,8 +1,8 @@
-"""Runs in processes of their own that need not import what they run: forks of one that has.
+"""Runs in separate processes without imports: forks of a process that has imported everything.
 
-To import takes a third of the processor time of a run of seconds, and to draw its report another third. The
-first run of a test process starts the one that is forked; it ends with the test process. What comes before
-a verb's `__main__`, Python and the imports themselves, is tested where a verb is a process from its start.
+Imports take a third of the processor time of a short run, and drawing its report another third. The first
+run of a test process starts the process to fork, which ends with the test process. Tests that start a verb
+as a new process cover the start of Python and the imports.
 """
 
 import atexit
@@ -26,12 +26,12 @@ _MAX_BYTES = 1 << 20
 
 
 class ForkedRun:
-    """A process that runs `python -m birdie_jax.VERB ARGUMENTS`, with what tests use of `subprocess.Popen`.
+    """A process that runs `python -m birdie_jax.VERB ARGUMENTS`, like a `subprocess.Popen`.
 
     Attributes:
         pid: the number of the process.
-        stdout: the text of both its outputs, to be read.
-        returncode: its exit status, or minus the signal that ended it; None until that is known.
+        stdout: a text file of both outputs, to read.
+        returncode: its exit status, or minus the signal that ended it; None until it is known.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class ForkedRun:
         """Start the process.
 
         Args:
-            command: Python, "-m", the name of the verb's module, and the arguments.
-            environment: all its variables.
+            command: Python, "-m", the verb's module and the arguments.
+            environment: all environment variables.
             folder: its working directory.
-            report: whether its report is drawn.
-            max_file_bytes: what no file may grow beyond.
+            report: whether to draw its report.
+            max_file_bytes: the maximum size of a file.
         """
         module = command[2]
         assert list(command[:2]) == [sys.executable, "-m"] and module.startswith("birdie_jax."), command
@@ -80,7 +80,7 @@ class ForkedRun:
         """Return the exit status when the process has ended.
 
         Raises:
-            subprocess.TimeoutExpired: it has not within `timeout` seconds.
+            subprocess.TimeoutExpired: it has not ended within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while (status := self.poll()) is None:
@@ -90,7 +90,7 @@ class ForkedRun:
         return status
 
     def communicate(self, timeout: float = 240) -> tuple[str, None]:
-        """Return what the process has written, all of it; raises as `wait`."""
+        """Return the whole output of the process; raises like `wait`."""
         parts: list[str] = []
         reader = threading.Thread(target=lambda: parts.append(self.stdout.read()), daemon=True)
         reader.start()
@@ -112,7 +112,7 @@ class ForkedRun:
 
 
 class _Forker:
-    """The process whose forks the runs are."""
+    """The process that forks the runs."""
 
     def __init__(self, settings: tuple[tuple[str, str], ...]):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,12 +142,12 @@ _forker_with = cache(_Forker)
 
 
 def _settings_of_jax(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables that JAX reads when it is imported, and never again."""
+    """Return the variables that JAX reads only during its import."""
     return tuple(sorted((name, value) for name, value in environment.items() if name.startswith("JAX_")))
 
 
 def _serve(connection: socket.socket) -> None:
-    """Fork and wait as is asked, until the test process ends."""
+    """Fork and wait on request, until the test process ends."""
     from tests.without_reports import prepare as without_reports
 
     prepare_forks()
@@ -182,7 +182,7 @@ def _serve(connection: socket.socket) -> None:
 
 
 def end_fork(status: int) -> None:
-    """End a fork as Python ends a program."""
+    """End a fork like Python ends a program."""
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""Run by tests: commands that end soon, each in a fork of a process that has imported what they import.
+"""Runs short commands for tests, each in a fork of a process that has imported everything.
 
-Argument lists, verb first, are read from stdin, JSON on a line each; for each of them exit status, stdout
-and stderr are printed as JSON on a line. Of modules of tests that are arguments, the function `prepare` is
-called before.
+It reads argument lists, verb first, from stdin, one JSON list per line. For each it prints exit status,
+stdout and stderr as a line of JSON. Its own arguments are test modules; it first calls their functions
+`prepare`.
 """
 
 import atexit
@@ -26,10 +26,10 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 class ForkedVerbs:
-    """While entered, a process in whose forks commands run, one after another."""
+    """A context manager: a process that runs commands in forks, one after another."""
 
     def __init__(self, *preparations: str, **environment: str | None):
-        """Say what is the same for all commands.
+        """Set the options that all commands share.
 
         Args:
             preparations: the names of modules whose function `prepare` changes something in the process.
@@ -76,7 +76,7 @@ def run_commands(
     """Return exit status, stdout and stderr of each of `python -m birdie_jax.VERB ARGUMENTS`.
 
     Args:
-        commands: a verb with its arguments each.
+        commands: verbs with their arguments.
         environment: variables to set, or with None to remove.
     """
     verbs = _last_verbs(tuple(sorted(_with_changes(environment).items())))
@@ -84,17 +84,17 @@ def run_commands(
 
 
 def _with_changes(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment of commands: this process's with changes, and by default quick compilation."""
+    """Return the environment of commands: this process's with changes, and quick compilation by default."""
     quick = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_FLAGS}".strip()
     changed = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": quick, **changes}
-    # It names the running test.
+    # This names the running test.
     changed.pop("PYTEST_CURRENT_TEST", None)
     return {name: value for name, value in changed.items() if value is not None}
 
 
 @lru_cache(maxsize=1)
 def _last_verbs(environment: tuple[tuple[str, str], ...]) -> ForkedVerbs:
-    """Return commands of an environment, which the next ones in the same need not import again."""
+    """Return the process for an environment, which later commands reuse."""
     _open_verbs.close()
     gone = dict.fromkeys(os.environ.keys() - dict(environment).keys())
     return _open_verbs.enter_context(ForkedVerbs(**gone, **dict(environment)))
@@ -105,7 +105,7 @@ atexit.register(_open_verbs.close)
 
 
 def run_verb(verb: str, *arguments: str) -> tuple[int, str, str]:
-    """Return the exit status of a command, and what it wrote to stdout and to stderr."""
+    """Return the exit status, stdout and stderr of a command."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         child = os.fork()
         if child == 0:
@@ -122,7 +122,7 @@ def run_verb(verb: str, *arguments: str) -> tuple[int, str, str]:
 
 
 def exit_status_of_verb(verb: str) -> int:
-    """Run the verb as Python itself runs a program."""
+    """Run the verb like Python runs a program."""
     try:
         runpy.run_module(f"birdie_jax.{verb}", run_name="__main__", alter_sys=True)
     except SystemExit as end:
@@ -137,7 +137,7 @@ def exit_status_of_verb(verb: str) -> int:
 
 
 def prepare_forks() -> None:
-    """Import what the verbs import, so that no fork has to."""
+    """Import the modules of the verbs, so no fork has to."""
     import birdie_jax.config_flag
     import birdie_jax.finetuning.run
     import birdie_jax.generation
@@ -147,7 +147,7 @@ def prepare_forks() -> None:
     import birdie_jax.tasks.evaluation
     import birdie_jax.trained_model  # noqa: F401
 
-    # No fork looks for garbage among it, nor as often as Python does by default.
+    # Exclude these objects from garbage collection in forks, and collect less often.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -1,4 +1,4 @@
-"""A server of the Cloud Storage protocol on loopback, and the environment in which it is found."""
+"""A server of the Cloud Storage protocol on loopback, and the environment variables for its clients."""
 
 import contextlib
 import http.client
@@ -32,7 +32,7 @@ class GcsServer:
         return gcs_environment(f"http://{self.host}")
 
     def request(self, method: str, path: str, body: str | bytes | None = None) -> tuple[int, bytes]:
-        """Return status and contents of an answer of the server."""
+        """Return status and contents of the server's answer."""
         connection = http.client.HTTPConnection(self.host, timeout=10)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -54,7 +54,7 @@ def gcs_environment(url: str) -> dict[str, str]:
         "TENSORSTORE_GCS_HTTP_URL": url,
         "CLOUD_STORAGE_EMULATOR_ENDPOINT": url,
         "GOOGLE_CLOUD_PROJECT": "any",
-        # Nobody waits for credentials of a machine in the cloud.
+        # Do not wait for the credentials of a cloud machine.
         "NO_GCE_CHECK": "true",
     }
 
@@ -64,8 +64,8 @@ def run_gcs_server(folder: Path, public_host: str | None = None) -> Iterator[Gcs
     """Start a server that keeps its objects in memory, and stop it.
 
     Args:
-        folder: where its log is written.
-        public_host: host and port under which its clients see it, such as those of a proxy; None: its own.
+        folder: the folder for its log.
+        public_host: the host and port that its clients use, such as a proxy's; None: its own.
     """
     host = f"127.0.0.1:{free_port()}"
     log = folder / "gcs_server.log"
@@ -87,7 +87,7 @@ def run_gcs_server(folder: Path, public_host: str | None = None) -> Iterator[Gcs
 
 
 def free_port() -> int:
-    """Return a port of loopback that nothing listens on at the moment."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -1,9 +1,8 @@
 """Writes hashes.txt from constraints.txt: `python -m tests.hashes`.
 
-It asks PyPI through uv (`pip install uv`) for the files of each pinned version, and for the packages of
-each extra. A block of hashes.txt is a requirement with the hashes of its files; the line before it has the
-package's name in constraints.txt and the sets that it is in: [base], which every installation has, or an
-extra, such as [gcs].
+It queries PyPI through uv (`pip install uv`) for the files of each pinned version and the packages of each
+extra. A block of hashes.txt is a requirement with the hashes of its files. The line before it has the
+package's name in constraints.txt and its sets: [base], for every installation, or an extra, such as [gcs].
 """
 
 import configparser
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-# Its build for CPUs, which the tests use, is not on PyPI; the build on PyPI needs CUDA's libraries.
+# Its build for CPUs, which the tests use, is not on PyPI; PyPI's build needs CUDA libraries.
 LEFT_OUT = frozenset({"torch"})
 # Platforms for which JAX has no wheels; uv names their packages too.
 _ELSEWHERE = re.compile(r"sys_platform == '(win32|emscripten)'")
@@ -30,7 +29,7 @@ _HEAD = (
 
 
 def normal(name: str) -> str:
-    """Return the name of a package as indexes compare it."""
+    """Return the normalized name of a package."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

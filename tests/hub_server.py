@@ -17,12 +17,12 @@ _PAGE = 2
 
 
 class HubRequest(NamedTuple):
-    """A request that the server was sent.
+    """A request to the server.
 
     Attributes:
         path: path and query.
-        authorization: the header of that name, or nothing.
-        host: "hub", or "files" for the host that has the contents.
+        authorization: the header of that name, or "".
+        host: "hub", or "files" for the host of the contents.
     """
 
     path: str
@@ -34,12 +34,12 @@ class HubServer:
     """A running server.
 
     Attributes:
-        endpoint: what HF_ENDPOINT has to be.
+        endpoint: the value for HF_ENDPOINT.
         refs: the commit of each branch of "ORG/NAME".
         commits: the files of each commit, by path.
         private: the names of data sets that need TOKEN.
-        faults: (pattern of the path, status, headers, times) of answers in place of the right ones; with
-            status 0 the connection is reset in the middle of the answer.
+        faults: (pattern of the path, status, headers, times) of wrong answers; status 0 resets the
+            connection in the middle of the answer.
         requests: every request so far.
     """
 
@@ -59,7 +59,7 @@ class HubServer:
             threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
 
     def commit(self, name: str, files: dict[str, bytes], branch: str = "main") -> str:
-        """Put files on a branch of a data set; return the commit."""
+        """Put files on a branch of a data set, and return the commit."""
         digest = hashlib.sha1(repr((name, sorted(files.items()))).encode()).hexdigest()
         self.refs.setdefault(name, {})[branch] = digest
         self.commits[digest] = files
@@ -113,7 +113,7 @@ class HubServer:
         start = int(query.get("cursor", 0))
         headers = {}
         if start + _PAGE < len(entries):
-            # The hub names itself, whatever name it was called by.
+            # The hub uses its own name in links, for any name in the request.
             following = f"https://hub.invalid{path.partition('?')[0]}?recursive={query['recursive']}"
             headers["Link"] = f'<{following}&cursor={start + _PAGE}>; rel="next"'
         return 200, headers, json.dumps(entries[start : start + _PAGE]).encode()

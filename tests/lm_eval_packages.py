@@ -1,4 +1,4 @@
-"""The packages of the LM Evaluation Harness, which are outside of .venv."""
+"""The packages of LM Evaluation Harness, which are outside .venv."""
 
 import contextlib
 import importlib.util
@@ -18,13 +18,13 @@ def lm_eval_packages(cache: str) -> Iterator[None]:
     folder = os.environ.get("BIRDIE_LM_EVAL", "")
     if not folder and importlib.util.find_spec("lm_eval") is None:
         pytest.skip("lm-eval is not there: bash tests/run.sh fetches it")
-    sys.path.append(folder)  # last, so that it shadows nothing
+    sys.path.append(folder)  # last, so it shadows nothing
     try:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {**OFFLINE, "HF_HOME": cache}.items():
                 patch.setenv(name, value)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # theirs, while they are imported
+                warnings.simplefilter("ignore")  # warnings of their imports
                 import lm_eval.evaluator
                 import lm_eval.models
                 import lm_eval.tasks  # noqa: F401

@@ -1,4 +1,4 @@
-"""A run of seconds: a micro model on a few documents, for tests of whole runs."""
+"""A short run: a micro model on a few documents, for tests of whole runs."""
 
 import ml_collections
 
@@ -6,7 +6,7 @@ from birdie_jax.config import default_config
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` is a bandit policy, or empty for birdie."""
+    """Return the configuration; `variant` is a bandit policy; empty: birdie."""
     config = default_config()
     config.data.vocab_size = 300
     config.data.record_tokens = 512

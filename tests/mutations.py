@@ -26,10 +26,10 @@ class Fault(NamedTuple):
     """A deliberate fault.
 
     Attributes:
-        room: the room whose protection it tries.
-        what: the fault in words.
-        code: text that occurs once in the code.
-        fault: what replaces it.
+        room: the room that it tests.
+        what: a description of the fault.
+        code: a text that occurs once in the code.
+        fault: the replacement.
         tests: files and folders below tests/, joined by spaces.
     """
 
@@ -430,7 +430,7 @@ FAULTS = (
 
 
 def find(fault: Fault, folder: Path) -> Path:
-    """Return the file of a copy in which a fault is made.
+    """Return the file of a fault in a copy.
 
     Raises:
         SystemExit: the code does not occur exactly once.
@@ -452,7 +452,7 @@ def first_failure(folder: Path, tests: list[str], *, everything: bool) -> str:
     run = subprocess.run(
         [*command, *(["--all"] if everything else []), *tests],
         cwd=folder,
-        # A process that a test starts elsewhere imports the copy as well.
+        # Processes that a test starts also import the copy.
         env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
@@ -479,7 +479,7 @@ def try_fault(fault: Fault, folder: Path) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Try the faults of the rooms that are named, or all; return the exit status."""
+    """Try the faults of the named rooms, or all faults; return the exit status."""
     rooms = set(sys.argv[1:]) or {fault.room for fault in FAULTS}
     caught: dict[str, list[str]] = {"fast": [], "all": [], "none": []}
     with tempfile.TemporaryDirectory() as scratch:

@@ -15,10 +15,10 @@ _LOG = "ATTEMPTS_FILE"
 
 
 def prepare() -> None:
-    """Refuse connections in this process and in its forks, and write them to the file of ATTEMPTS_FILE.
+    """Refuse connections in this process and its forks, and write them to the file in ATTEMPTS_FILE.
 
-    The hook sees what Python does. Where the kernel allows it, the process also has a network without
-    a device, for libraries in C++.
+    The hook sees Python's connections. If the kernel allows it, the process also gets a network without a
+    device, for libraries in C++.
     """
     with contextlib.suppress(AttributeError):
         unshare = ctypes.CDLL(None).unshare

@@ -1,4 +1,4 @@
-"""The packages of a page's reader: the base install, and the extras that the page installs."""
+"""The packages of a page's reader: the base installation and the extras that the page installs."""
 
 import configparser
 import contextlib
@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("birdie_jax", "hlo_analysis", "launch", "pallas_kernels")
-# What runs the tests of this process, and cannot be hidden in it.
+# The packages that run these tests, which cannot be hidden.
 _TEST_TOOLS = ("beartype", "hypothesis", "packaging", "psutil", "pytest", "pytest-timeout", "pytest-xdist")
 _FINDER = """
 import sys
@@ -37,10 +37,10 @@ def extras_of_page(page: Path) -> frozenset[str]:
 
 @cache
 def hidden_modules(extras: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Return the top-level modules that are installed here, and not with the base install and `extras`."""
+    """Return the installed top-level modules outside the base installation and `extras`."""
     requirements = _requirements()
     known = [line for name in ("", *extras) for line in requirements.get(name, ())]
-    # An environment has pip, whatever is installed into it.
+    # Every environment has pip.
     had = _closure(known) | {"birdie-jax", "pip"}
     return frozenset(
         module
@@ -53,7 +53,7 @@ def hide_in_processes(folder: Path, page: Path) -> str:
     """Return the PYTHONPATH of a process with the packages of this checkout and those of a page's reader.
 
     Args:
-        folder: an empty folder for what hides the others.
+        folder: an empty folder for the module that hides the other packages.
         page: the page.
     """
     folder.mkdir()
@@ -66,10 +66,10 @@ def hide_in_processes(folder: Path, page: Path) -> str:
 
 @contextlib.contextmanager
 def reader_packages(page: Path) -> Iterator[None]:
-    """Hide from this process what the reader of a page lacks, but for what the tests run by."""
+    """Hide packages that the reader of a page lacks from this process, except test tools."""
     tools = _modules_of(_closure(_TEST_TOOLS))
     hidden = hidden_modules(extras_of_page(page)) - tools
-    # Whatever else is imported meanwhile stays.
+    # Other modules imported meanwhile stay.
     with pytest.MonkeyPatch.context() as patch:
         for module in hidden:
             patch.setitem(sys.modules, module, None)
@@ -77,7 +77,7 @@ def reader_packages(page: Path) -> Iterator[None]:
 
 
 def _requirements() -> dict[str, list[str]]:
-    """Return the requirements of setup.cfg: of the base install under "", and of each extra."""
+    """Return the requirements in setup.cfg: of the base installation under "", and of each extra."""
     config = configparser.ConfigParser()
     config.read(REPOSITORY / "setup.cfg", encoding="utf-8")
     found = {"": config["options"]["install_requires"], **config["options.extras_require"]}
@@ -90,7 +90,7 @@ def _modules_of(distributions: set[str]) -> set[str]:
 
 
 def _closure(lines: Iterable[str]) -> set[str]:
-    """Return the distributions that requirements bring, those of this machine, by their names."""
+    """Return the names of the distributions that requirements install on this machine."""
     found: dict[tuple[str, frozenset[str]], None] = {}
     waiting = [Requirement(line) for line in lines]
     while waiting:

@@ -1,4 +1,4 @@
-"""Limits and pauses of requests to a store, shortened, so that a test of an outage takes seconds."""
+"""Shorter limits and pauses of requests to a store, so a test of an outage takes seconds."""
 
 import asyncio
 import types
@@ -13,7 +13,7 @@ REQUEST_SECONDS = 1
 
 
 def prepare() -> None:
-    """Shorten them in this process, and in its forks; the numbers of tries stay."""
+    """Shorten them in this process and its forks; keep the numbers of tries."""
 
     async def pause(seconds: float) -> None:
         await asyncio.sleep(seconds / 50)

@@ -11,7 +11,7 @@ from http.client import HTTPConnection
 
 @contextlib.contextmanager
 def run_slow_proxy(listen: int, target: int, seconds: float) -> Iterator[None]:
-    """Run a proxy in front of port `target`; whatever a client sends is passed on `seconds` later."""
+    """Run a proxy in front of port `target`, which forwards a client's bytes `seconds` later."""
     command = [sys.executable, "-m", "tests.slow_proxy", str(listen), str(target), str(seconds)]
     with subprocess.Popen(command) as process:
         try:

@@ -1,4 +1,4 @@
-"""Command lines that cannot be used: one line says what was found and what is allowed, with status 2."""
+"""Invalid command lines: one line with the found and the allowed values, and status 2."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ WORKDIR = "--workdir=never/made"
 DEFAULTS = "from birdie_jax.config import default_config\n"
 LONG = "x" * 100_000
 
-# A config file's text, and what is said about it.
+# The text of a config file, and its message.
 BAD_FILES = {
     "def get_config(:\n": "cannot be used: line 1: SyntaxError: ",
     "import no_such_module\n": "line 1: ModuleNotFoundError: No module named 'no_such_module'",
@@ -61,7 +61,7 @@ BAD_VALUES = {
     "birdie_110m:hawk,papr": "; each also with ,paper",
 }
 ARMS = """--config.objectives.arms="{'copy': {'objective': 'copying', 'weight': 1.0}}\""""
-# What is set beside the file, and what is said about it.
+# Flags next to the file, and their messages.
 BAD_FIELDS = {
     ("--config.no.such=1",): "config.no.such: unknown field 'no'; allowed: bandit, ",
     ("-config.no.such", "1"): "config.no.such: unknown field 'no'",
@@ -96,7 +96,7 @@ BAD_FIELDS = {
     ("--no_such_flag",): "Unknown command line flag 'no_such_flag'",
     ("two\nlines",): r"unknown argument 'two\nlines'; every option begins with --",
 }
-# What else is no command line, for any verb.
+# Other invalid command lines, of any verb.
 BAD_COMMANDS = {
     ("train",): (
         "--config is not given; --workdir is not given; example: "
@@ -122,7 +122,7 @@ BAD_COMMANDS = {
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory):
-    """Return exit status and stderr of every command line above, by what is said."""
+    """Return exit status and stderr of every command line above, by message."""
     folder = tmp_path_factory.mktemp("configs")
     commands = {}
     for number, text in enumerate(BAD_FILES):
@@ -154,7 +154,7 @@ def test_an_invalid_command_line_is_refused_in_one_line(refusals, case, said):
 
 @pytest.mark.slow
 def test_a_configuration_is_checked_without_a_run(tmp_path):
-    """Without data too, and whatever devices there are."""
+    """Also without data, and for any devices."""
     check = ("train", CONFIG, f"--workdir={tmp_path}/run", "--check", "--config.data.prepared=/mnt/no")
     cases = {
         (): "",
@@ -191,7 +191,7 @@ def test_flags_can_change_one_arm_or_set_all_arms(tmp_path):
         (f"--config={file}", f"{arms}.copy.wieght=2.0"),
         (f"--config={file}", f"{arms}.paste.weight=2.0"),
     ]
-    # Those that can be read get as far as a mesh that cannot be.
+    # Readable files fail later, at an impossible mesh.
     results = run_commands([("plan", "--topology=cpu:1", *one, "--config.mesh.data=3") for one in given])
     assert [status for status, _, _ in results] == [2] * 5
     assert all("config.mesh" in stderr for _, _, stderr in results[:3])
@@ -210,7 +210,7 @@ def test_flags_can_change_one_arm_or_set_all_arms(tmp_path):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_silently(*, lines, end, status, fault, unbuffered):
-    """As `head` does, during a long output, or before the program ends; the command reports its faults."""
+    """Like `head`, during a long output or before the end; the command still reports its faults."""
     program = (
         "import sys\n"
         "from birdie_jax.command_line import refuse, start\n"
@@ -223,7 +223,7 @@ def test_a_closed_pipe_ends_a_command_silently(*, lines, end, status, fault, unb
         "start('report', main)\n"
     )
     if unbuffered and fault:
-        # An unbuffered output fails before the fault.
+        # Unbuffered output fails before the fault.
         status, fault = 0, ""
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -257,11 +257,11 @@ FULL, ABSENT = OSError(errno.ENOSPC, "full"), FileNotFoundError(errno.ENOENT, "a
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        # Another command, configuration or file is needed; docs/launch_local.md.
+        # These need another command, configuration or file; see docs/launch_local.md.
         *((ConfigError(LINES), 2), (DataError(LINES), 2), (PromptError(LINES), 2), (RecordError(LINES), 2)),
         *((NoBucketError(errno.EIO, LINES), 2), (OtherCheckpointError(LINES), 2)),
         *((caused_by(ABSENT, DataError(LINES)), 2), (caused_by(ABSENT, ConfigError(LINES)), 2)),
-        # The same command may succeed later.
+        # For these the same command may succeed later.
         *((StoreError(LINES), 1), (CheckpointError(LINES), 1), (TrainingDiverged(LINES), 1)),
         *(
             (WorkdirInUse(LINES), 1),
@@ -272,7 +272,7 @@ FULL, ABSENT = OSError(errno.ENOSPC, "full"), FileNotFoundError(errno.ENOENT, "a
         *((caused_by(FULL, DataError(LINES)), 1), (caused_by(FULL, ConfigError(LINES)), 1)),
         (caused_by(TimeoutError(), DataError(LINES)), 1),
         (caused_by(caused_by(FULL, DataError("inner")), ConfigError(LINES)), 1),
-        # They are no user's.
+        # These are not user errors.
         *((OSError("a fault"), None), (ValueError("a fault"), None), (UnsuitableText("a fault"), None)),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
@@ -292,7 +292,7 @@ def test_user_errors_are_one_line_and_other_errors_are_raised(monkeypatch, capsy
 
 @pytest.mark.slow
 def test_another_broken_pipe_is_raised():
-    """As that of a connection to a store."""
+    """For example of a connection to a store."""
     program = (
         "from birdie_jax.command_line import start\n"
         "def main(arguments):\n"

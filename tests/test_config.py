@@ -1,4 +1,4 @@
-"""Every unusable configuration is refused with the field, what was found, and what is allowed."""
+"""Every unusable configuration is refused with the field, the found value and the allowed ones."""
 
 import dataclasses
 
@@ -107,7 +107,7 @@ def test_default_is_usable_and_round_trips():
     ],
 )
 def test_refusals(path, value, message):
-    """A message that is not whole follows the path of the field."""
+    """An incomplete message follows the path of the field."""
     whole = message if message.startswith("config.") else f"config.{path}: found {message}"
     assert refusal(set_field(path, value)) == whole
 
@@ -150,7 +150,7 @@ def test_heads_that_do_not_divide_are_refused_for_models_with_heads(section, fie
 
 
 def test_shapes_unsupported_by_splash_attention_are_refused():
-    """Its kernel has one bound for each query; a context that is read both ways has two."""
+    """Its kernel has one bound per query; a context in both directions needs two."""
 
     def change(config, length=2048, bidirectional=True):
         attention = {"implementation": "splash", "window": 64}

@@ -1,4 +1,4 @@
-"""Every field of a configuration, under values that no run can have: refused in one line, or harmless."""
+"""Every field of a configuration with impossible values: refused in one line, or harmless."""
 
 import dataclasses
 import typing
@@ -25,7 +25,7 @@ from tests.config_fields import FIELDS, HOSTILE, SECTIONS, changed
 
 
 def refusal_of(path: str, value: object) -> str | None:
-    """Return the message that refuses a value, checked to be readable; None if it is allowed."""
+    """Return the message that refuses a value, and check that it is readable; None if allowed."""
     try:
         config = parse_config(changed(path, value))
         if path.startswith("objectives"):
@@ -35,7 +35,7 @@ def refusal_of(path: str, value: object) -> str | None:
     else:
         return None
     assert len(message.splitlines()) == 1 and message.isprintable()
-    # What was found is cut short; of a section all fields are named.
+    # The found value is shortened; for a section all fields are named.
     assert len(message.partition("allowed")[0]) < 500
     assert len(message) < 700
     assert message.startswith("config.")
@@ -59,7 +59,7 @@ def test_a_hostile_value_is_refused_in_one_line_or_works(path):
     plain = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     fits = {int: int, float: (int, float), str: str, bool: bool, dict[str, Any]: dict}
     fits = (fits | {tuple[RequiredName, ...]: (tuple, list)})[plain]
-    # A field gets a quarter of the values; fields of its type get the others.
+    # A field gets a quarter of the values; other fields of its type get the rest.
     for name, value in list(HOSTILE.items())[list(FIELDS).index(path) % 4 :: 4]:
         refused = refusal_of(path, value)
         is_of_type = isinstance(value, fits) and (type(value) is not bool or fits is bool)
@@ -75,7 +75,7 @@ def test_an_invalid_section_is_refused_in_one_line(path):
 
 
 def extremes():
-    """Yield each numeric field with each end of its interval."""
+    """Yield each numeric field with both ends of its interval."""
     for path, kind in FIELDS.items():
         for rule in typing.get_args(kind)[1:]:
             if isinstance(rule, Bounds):
@@ -86,7 +86,7 @@ def extremes():
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("path", "value"), [*extremes()])
 def test_bounds_include_their_ends_and_exclude_values_beyond(path, value):
-    """Other fields may stand against a value; the message is then of one line as well."""
+    """Other fields may exclude a value; that message is also one line."""
     rule = bounds_of(path)
     assert rule.allowed_instead(value) is None
     refusal_of(path, value)

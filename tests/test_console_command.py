@@ -1,4 +1,4 @@
-"""`birdie VERB` runs the module of the verb and imports no other; a preset is a name without a checkout."""
+"""`birdie VERB` runs the module of the verb and imports no other; presets need no checkout."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""The command `evaluate`: tables, files, comparison, processes; an answer is that of `generate`."""
+"""The command `evaluate`: tables, files, comparison, processes; answers equal those of `generate`."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def asked(folder):
-    """What the commands that succeed have printed."""
+    """The output of the successful commands."""
     task = f"--task=mine=jsonl:path={folder}/questions.jsonl,max_tokens=8"
     commands = [
         (
@@ -84,12 +84,12 @@ def test_the_cost_is_printed_first(folder, asked):
     minutes = (int(tokens[1]) + 40) / 9 / 60
     assert tokens[2] == f"about {minutes:.1f} min at the training speed of 9 tokens/s"
     assert errors.index(tokens[0]) < errors.index("mine: 5 answers in ")
-    # Marker and start token with the passage, which is written with END.
+    # Marker, start token and passage, which ends with END.
     assert (
         "copying_by_length: the longest takes 183 tokens, and the model has learned rows of 128; that fits "
         "--task='copying_by_length:lengths=[8],questions_per_length=1'"
     ) in errors
-    # No setting of such a task makes its prompts shorter.
+    # No setting of this task shortens its prompts.
     assert "mine: the longest takes 130 tokens, and the model has learned rows of 128\n" in errors
 
 
@@ -125,7 +125,7 @@ def test_the_report_shows_it(folder, asked):
     shown = f'<td class="n">{loss["metrics"]["loss"]["mean"]:+.4g}</td>'
     assert f"<td>{folder}/runs/b step 9</td>" in page and shown in page
     answers = page.partition('<section id="answers">')[2].partition("</section>")[0]
-    # Above all else.
+    # The answers come first.
     assert page.index('id="answers"') == page.index('<section id="') + len("<section ")
     assert "mine <small>0 of 5 exactly right, at step 5</small>" in answers
     assert answers.count('<td class="text">a</td></tr>') == 3
@@ -168,7 +168,7 @@ def test_wrong_input_is_reported_in_one_line_and_leaves_no_files(folder):
         assert line.startswith("birdie_jax.evaluate: "), errors
         assert said in line
         assert "Traceback" not in errors
-        # Not even the tasks that are good: nothing was asked.
+        # No questions were asked, not even of valid tasks.
         assert " answers in " not in errors
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 

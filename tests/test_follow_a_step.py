@@ -35,7 +35,7 @@ def files_of(stack):
 
 
 def test_the_page_names_the_files_of_a_step_in_order(tmp_path, monkeypatch):
-    """From `train` to the kernel no file is entered twice, and no seam is untyped."""
+    """From `train` to the kernel no file is entered twice, and all interfaces are typed."""
     config = get_config("fixed")
     config.model.name = "gated_ssm"
     config.model.scan_implementation = "pallas_interpret"

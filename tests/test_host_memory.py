@@ -1,4 +1,4 @@
-"""The process keeps freed memory if programs run on CPUs, and nowhere else."""
+"""The process keeps freed memory only if programs run on CPUs."""
 
 import ast
 import platform
@@ -11,7 +11,7 @@ import pytest
 from birdie_jax import host_memory
 from birdie_jax.host_memory import keep_freed_memory
 
-# A thread allocates 64 MB and frees them, ten times; prints the pages touched by the last nine times.
+# A thread allocates and frees 64 MB ten times; it prints the pages touched in the last nine.
 _PROGRAM = """
 import resource, sys, threading
 if sys.argv[1] == "keep":
@@ -56,7 +56,7 @@ def test_kept_memory_is_touched_once():
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return int(done.stdout)
 
-    # bytearray's memory is zeroed by the C library: kept memory is written again, and not cleared anew.
+    # The C library zeroes bytearray's memory; the system does not clear kept memory again.
     assert touched("keep") < 100 < touched("leave")
 
 
@@ -67,7 +67,7 @@ def test_kept_memory_is_touched_once():
         *(({}, device, False) for device in ("nvidia0", "kfd", "accel0", "vfio/7")),
         ({"JAX_PLATFORMS": "cpu"}, "nvidia0", True),
         *(({"JAX_PLATFORMS": names}, None, False) for names in ("tpu", "cuda", "cuda,cpu")),
-        # What a user has set stays.
+        # A user's settings stay.
         *(({name: "1"}, None, False) for name in USERS),
     ],
 )

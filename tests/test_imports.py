@@ -19,7 +19,7 @@ CODE = "from tests.test_imports import THINGS\nTHINGS.register(__name__, 1)\n"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Return the current folder, with a module and a package in it; what is imported is forgotten after."""
+    """Return the current folder with a module and a package; forget imports afterwards."""
     package = tmp_path / "mine_package"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""The card of an exported model, by what its run recorded."""
+"""The card of an exported model, from the records of its run."""
 
 import json
 

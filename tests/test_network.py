@@ -11,7 +11,7 @@ from tests.forked_verbs import ForkedVerbs, run_commands
 from tests.whole_runs import CONFIG, REPOSITORY, write_corpus
 
 SECRET = "a0PlantedSecret9"
-# What the libraries of stores and of trackers take credentials from, and what starts.json records.
+# Variables with credentials for libraries of stores and trackers, and those that starts.json records.
 ENVIRONMENT = {
     name: SECRET
     for name in (
@@ -19,12 +19,12 @@ ENVIRONMENT = {
         *("BIRDIE_TOKEN", "JAX_CLIENT_SECRET", "GOOGLE_API_KEY"),
     )
 } | {"HTTPS_PROXY": f"http://user:{SECRET}@proxy.invalid:1", "WANDB_MODE": "online", "HF_HUB_OFFLINE": "0"}
-# What would keep a library from the network, were it set here.
+# Variables that would prevent a library from using the network.
 UNSET = dict.fromkeys(("TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DO_NOT_TRACK"))
 
 
 def run_verbs(folder):
-    """Train, and use the run by each verb; return all output."""
+    """Train, use the run with each verb, and return all output."""
     workdir, corpus = folder / "run", write_corpus(folder)
     data = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
     task = "--task=copying_by_length:lengths=[8],questions_per_length=1"

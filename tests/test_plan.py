@@ -1,4 +1,4 @@
-"""`python -m birdie_jax.plan`: against a run on the same devices, for absent machines, on bad input."""
+"""`python -m birdie_jax.plan`: compared with a run, for absent machines, on bad input."""
 
 import json
 import os
@@ -17,7 +17,7 @@ for_machines = pytest.mark.skipif(
     not COMPILERS, reason="BIRDIE_COMPILERS is not set; tests/run.sh fetches the compilers"
 )
 HEAD_CONFIG = REPOSITORY / "tests" / "finetuning" / "micro_head.py"
-# One layer and one loss chunk: XLA's own count has the body of a loop once.
+# One layer and one loss chunk, because XLA's own count includes the body of a loop once.
 NO_LOOPS = {"train.loss_chunk": 128, "batching.rows": 4}
 
 
@@ -66,7 +66,7 @@ def test_a_plan_for_this_machine_matches_a_run(tmp_path):
 
 
 def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
-    """The gradient of what is carried from chunk to chunk is added up over devices once, not 16 times."""
+    """Devices sum the gradient of the carried values once, not 16 times."""
     found, _ = planned(
         tmp_path,
         "cpu:2",
@@ -152,7 +152,7 @@ def test_a_plan_for_an_absent_tpu(tmp_path):
     assert found["fits"]
     assert found["chip"]["title"] == "TPU v5e"
     assert "https://cloud.google.com/tpu/docs/v5e" in text
-    # Six FLOPs for each parameter and token, and the logits once more.
+    # Six FLOPs per parameter and token, and the logits a second time.
     assert 0.9 < found["product_flops_per_step"] * 4 / found["model_flops_per_step"] < 1.5
     assert {one["axes"] for one in found["collectives"]} == {"fsdp"}
     seconds = found["bounds"]
@@ -175,16 +175,16 @@ def test_decoding_on_a_tpu_reads_parameters_and_states(tmp_path):
     found, text = planned(tmp_path, "v5e:2x2", "--decode=1,64,999999", width)
     one, many, refused = found["decode"]
     assert text.startswith("decoding on one TPU v5e, ") and text.count("\n|") == 5
-    # The state of a row is 4 bytes a channel, and what the convolution keeps of 3 tokens.
+    # The state of a row is 4 bytes per channel, and 3 tokens of the convolution.
     assert one["state MB a row"] == many["state MB a row"] > 0
     assert many["least GB"] > one["least GB"] > found["parameter_bytes"] / 1e9 - 1e-3
     assert 0.9 < one["times"] < 1.5 and one["fits"] and one["set by"] == "memory"
-    # A model as small as this one may stay in the chip's own memory.
+    # Such a small model may stay in the chip's own memory.
     assert one["tokens/s"] < many["tokens/s"]
     assert not refused["fits"] and refused["tokens/s"] is None
 
 
-# A table of 8,320 rows, with whose scores at every token a step would take twice as many FLOPs.
+# A table of 8,320 rows; scores at every token would double the FLOPs of a step.
 ENCODER = (
     *("--config.model.name=bigs", "--config.objectives.mixture=masked_lm", "--config.bandit.policy=fixed"),
     *("--config.model.features=256", "--config.model.mlp_features=768", "--config.data.vocab_size=8000"),
@@ -218,7 +218,7 @@ def test_fine_tuning_with_a_head_on_a_tpu_computes_no_scores_of_tokens(tmp_path)
 @for_machines
 def test_the_loss_chunk_does_not_change_what_a_device_sends(tmp_path):
     arguments = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.batching.rows=8")
-    # The TPU compiler divides no gradient with fewer than 128 features on a device.
+    # The TPU compiler divides gradients only with at least 128 features on a device.
     size = ("--config.model.features=256", "--largest_batch=skip")
     sent = [
         planned(tmp_path, "v5e:2x2", f"--config.train.loss_chunk={chunk}", *arguments, *size)[0]
@@ -245,7 +245,7 @@ def test_a_plan_for_absent_h200_hosts(tmp_path):
 
 @for_machines
 def test_a_v4_gathers_parameters_behind_products(tmp_path):
-    """By an option of the compiler, which the step has with it."""
+    """An option of the compiler, which the step sets, enables this."""
     sizes = ("model.features=1024", "model.state=1024", "model.mlp_features=2048", "model.layers=4")
     arguments = (f"--config.{one}" for one in (*sizes, "mesh.data=1", "mesh.fsdp=4", "batching.rows=64"))
     found, _ = planned(tmp_path, "v4:2x2x1", "--largest_batch=skip", *arguments)

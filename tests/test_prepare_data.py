@@ -52,11 +52,11 @@ def test_whole_command(corpus, tmp_path):
         "empty documents left out: 0",
         f"in {output}",
     ]
-    # Standard error is no terminal: plain lines, one a stage.
+    # Standard error is not a terminal: it gets one plain line per stage.
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["tokenizer", "token shards"]
     again = verb(*flags)
     assert (again.returncode, again.stdout, again.stderr) == (0, result.stdout, "")
-    # The tokenizer is taken by another preparation.
+    # Another preparation uses the tokenizer.
     trained = output / "tokenizer.model"
     other = ["--workers=0", "--noprogress", "--validation_fraction=0.2", f"--tokenizer={trained}"]
     result = verb(f"--input={corpus}", f"--output={tmp_path / 'other'}", *other)
@@ -65,7 +65,7 @@ def test_whole_command(corpus, tmp_path):
     assert load_manifest(tmp_path / "other").settings.vocab_size == 0
 
 
-# Each of these has the meaning of `--name=value` alone; a shell hands over no null character.
+# Each flag is set alone, as `--name=value`; a shell cannot pass a null character.
 _UNUSABLE_FLAGS = [
     (["--input=/nowhere"], "input '/nowhere': is not a file, a folder or 'stdlib'"),
     (["--input="], "the input is empty; allowed: a file, a folder, a glob or 'stdlib'"),
@@ -109,13 +109,13 @@ _UNUSABLE_UNITS = [
 
 @pytest.fixture
 def run_in_this_process(capsys, monkeypatch):
-    """The verb without the seconds that a process takes to start."""
+    """Run the verb without starting a process, which takes seconds."""
 
     monkeypatch.setattr(sys, "argv", list(sys.argv))
 
     def run(*arguments):
         words = ["prepare_data", *arguments]
-        # absl's own would change how this process logs.
+        # absl's own `run` would change the logging of this process.
         monkeypatch.setattr(command_line.app, "run", lambda main, flags_parser: main(flags_parser(words)))
         saved = flagsaver.save_flag_values()
         status = 0

@@ -1,4 +1,4 @@
-"""Registries with a name that is taken, and with an unknown one."""
+"""Registries: repeated and unknown names."""
 
 import re
 
@@ -25,7 +25,7 @@ def bandit(**names):
     return init_bandit(BanditConfig(**names), [1, 1], [0, 1], 3, 0)
 
 
-# By the field that a message names: another thing of a name that is taken.
+# By the field in the message: another thing with a registered name.
 SECONDS = {
     "objective": lambda: register_objective(type("Copying", (OBJECTIVES["copying"],), {})),
     "task": lambda: register_task(type("Phonebook", (TASKS["phonebook"],), {})),
@@ -38,7 +38,7 @@ SECONDS = {
     "policy": lambda: register_pruning_policy("uniform", PRUNING_POLICIES["random"]),
     "objective of a prompt": lambda: prompt_format("copying")(lambda *_: None),
 }
-# Here: the table, and how a name that it lacks is asked for.
+# By the field: the registry, and a look-up of an unknown name.
 UNKNOWN = {
     "objective": (OBJECTIVES, lambda: make_objective("x")),
     "mixture": (MIXTURES, lambda: make_mixture("x", 64)),

@@ -1,4 +1,4 @@
-"""A run is resolved in one place; training, fine-tuning and plans do not repeat any choice."""
+"""One module resolves runs; training, fine-tuning and plans repeat no choice."""
 
 import ast
 import dataclasses
@@ -16,13 +16,13 @@ from birdie_jax.train import find_parts
 from tests.micro_config import get_config
 
 PACKAGE = Path(birdie_jax.__file__).parent
-# Each is called by the module that defines it, by resolve.py, and by these.
+# The callers of each function, in addition to its own module and resolve.py.
 ONLY_HERE = {
     "fill_in_sizes": set(),
     "arrange": set(),
     "make_mixture": set(),
-    # A model that was trained, of a folder, for generation; a size of one not there; a period of layers;
-    # one that only decodes.
+    # A trained model, one from a folder, for generation; sizes of absent models; a period of layers;
+    # decoding only.
     "build_model": {
         "device_check/scans.py",
         "engine/automatic_sizes.py",
@@ -43,7 +43,7 @@ ONLY_HERE = {
 
 
 def modules_that_call(name):
-    """Return the modules of the package that call a function, but for those that define it."""
+    """Return the modules of the package that call a function, except those that define it."""
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         nodes = list(ast.walk(tree))

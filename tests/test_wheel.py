@@ -1,4 +1,4 @@
-"""A wheel in a separate environment gives a user everything from an empty folder."""
+"""A wheel in a separate environment has everything that a user needs in an empty folder."""
 
 import json
 import shutil
@@ -30,9 +30,9 @@ CHECKOUT_ONLY = {
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install the wheel beside the packages of this environment, but not its link to the checkout."""
+    """Install the wheel next to the packages of this environment, without the link to the checkout."""
     source, environment = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("environment")
-    # The build writes into its source.
+    # The build writes to its source.
     for name in PACKAGES:
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:

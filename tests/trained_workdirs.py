@@ -1,4 +1,4 @@
-"""Workdirs with a checkpoint of random parameters: a run's outputs without its training."""
+"""Workdirs with a checkpoint of random parameters, like a run's without training."""
 
 import dataclasses
 import random
@@ -42,7 +42,7 @@ def random_params(config: Config, vocab_size: int, seed: int):
 
 
 def write_workdir(workdir: Path, config: Config, steps=(5,)) -> dict[int, object]:
-    """Write a run's files, with a checkpoint at each of `steps`; return the parameters of each."""
+    """Write a run's files with a checkpoint at each of `steps`, and return the parameters of each."""
     files = Workdir(workdir)
     files.claim(to_dict(config), default_config().to_dict())
     tokenizer = small_tokenizer()

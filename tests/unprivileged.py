@@ -1,4 +1,4 @@
-"""Permissions that bind a user, even if the tests run as root."""
+"""File permissions of an ordinary user, even if the tests run as root."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ _NOBODY = 65534
 
 @contextmanager
 def make_unprivileged_folder() -> Iterator[Path]:
-    """Give a new folder and the rights of its owner, who is not root: those are given up."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own are closed to other users
+    """Yield a new folder, with the rights of its owner instead of root's."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # other users cannot open pytest's folders
     user = os.geteuid()
     if user == 0:
         os.chown(folder, _NOBODY, _NOBODY)

@@ -43,9 +43,9 @@ def train_command(workdir: Path, corpus: Path, *overrides: str, variant: str = "
 
 
 def run_environment(devices: int = 0) -> dict[str, str]:
-    """Return the environment of a run on the CPU that compiles soon and runs slowly, as its steps are few.
+    """Return the environment of a run on the CPU that compiles fast and runs slowly, for few steps.
 
-    A run of everything cold takes 19 seconds of a core in place of 30.
+    A cold run takes 19 core seconds instead of 30.
     """
     asked = [f"--xla_force_host_platform_device_count={devices}"] if devices else []
     given = os.environ.get("XLA_FLAGS", "").split()
@@ -53,12 +53,12 @@ def run_environment(devices: int = 0) -> dict[str, str]:
 
 
 def start(command: list[str], *, devices: int = 0, **options) -> ForkedRun:
-    """Start a command in a process of so many devices, by default one; options go to `ForkedRun`."""
+    """Start a command in a process with `devices` devices; pass options to `ForkedRun`."""
     return ForkedRun(command, run_environment(devices), **options)
 
 
 def finish(command: list[str], **options) -> tuple[int, str]:
-    """Run to the end; return the exit status and everything that was printed."""
+    """Run to the end, and return the exit status and the output."""
     process = start(command, **options)
     output, _ = process.communicate(timeout=240)
     assert process.returncode is not None
@@ -71,7 +71,7 @@ def checkpoint_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     arrays = {}
     handler = ocp.PyTreeCheckpointHandler()
     for item in ("state", "batches"):
-        # As arrays of the host, whatever devices they were saved from.
+        # As arrays of the host, for any devices that saved them.
         saved = handler.metadata(folder / item).tree
         types = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
         tree = handler.restore(folder / item, args=ocp.args.PyTreeRestore(restore_args=types))
@@ -81,7 +81,7 @@ def checkpoint_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def metrics(workdir: Path) -> list[dict]:
-    """Read metrics.jsonl without what a clock has measured."""
+    """Read metrics.jsonl without values from a clock."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if not is_clocked(k)} for line in lines]
 
@@ -93,7 +93,7 @@ def in_two_processes(command: list[str]) -> list[list[str]]:
 
 
 def assert_same_end(found: Path, expected: Path, step: int, **tolerance: float) -> None:
-    """Check that two runs have left the same parameters and metrics: bit for bit, or but for rounding."""
+    """Check that two runs end with the same parameters and metrics, exactly or within a tolerance."""
     arrays, others = checkpoint_arrays(found, step), checkpoint_arrays(expected, step)
     assert arrays.keys() == others.keys()
     for name, value in others.items():

@@ -9,7 +9,7 @@ import birdie_jax.reporting
 
 
 def prepare() -> None:
-    """Have no run in this process, and in its forks, draw one; the command `report` does."""
+    """Draw no reports in this process and its forks, except in the command `report`."""
     draw = birdie_jax.reporting.write_report
 
     def draw_where_asked(workdir: epath.PathLike) -> epath.Path | str:

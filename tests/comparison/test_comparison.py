@@ -1,4 +1,4 @@
-"""Runs side by side: the sides, the differences with their intervals, and the page."""
+"""Comparisons of runs: the sides, the differences with their intervals, and the page."""
 
 import json
 
@@ -22,7 +22,7 @@ _LOSSES = {"mixture": (2.0, 2.3, 2.1), "causal": (2.5, 2.9, 2.4)}
 
 
 def write_run(folder, seed, loss, mixture="tiny"):
-    """Write a run without arms, whose loss ends at `loss`."""
+    """Write a run without arms; `loss` is its last loss."""
     folder.mkdir(parents=True)
     config = {"seed": seed, "objectives": {"mixture": mixture}, "train": {"num_steps": 40}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 def difference(folder, *sides):
-    """Return the difference of train losses: mean, ends of its interval, and its remark."""
+    """Return the difference of train losses: mean, ends of the interval, and remark."""
     (row,) = [row for row in end_rows(read_sides([folder / side for side in sides])) if "loss" in row.name]
     (cell,) = row.differences
     ends, _, remark = cell.remark.partition("; ")

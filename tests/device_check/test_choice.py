@@ -26,7 +26,7 @@ def run():
 
 @pytest.fixture
 def two(monkeypatch, tmp_path):
-    """Two implementations to choose from, and a cache of this test's own."""
+    """Two implementations to choose from, and a cache for this test."""
     monkeypatch.setattr(choice, "scan_candidates", lambda model, platform: ("xla", "pallas_interpret"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -62,7 +62,7 @@ def test_a_run_keeps_its_choice_and_a_machine_its_measurements(run, two, tmp_pat
     workdir.write(workdir.scan, record | {"implementation": "xla"})
     (again,) = keep_scan([run], workdir, Processes(), check)
     assert again.config.model.scan_implementation == "xla"
-    # Another run on this machine reads what was measured; of a damaged file nothing is read.
+    # Another run on this machine reads the measurements, except from a damaged file.
     (other,) = keep_scan([run], workdir_of(tmp_path, "other"), Processes(), check)
     assert other.config.model.scan_implementation == "pallas_interpret" and len(checks) == 1
     (cached,) = (tmp_path / "cache").rglob("*.json")

@@ -19,7 +19,7 @@ MODEL = ModelConfig(
     [
         ("gated_ssm_plus", "cpu", ("xla",)),
         ("mamba", "tpu", ("xla", "pallas_tpu")),
-        # Mosaic needs the GPU itself.
+        # Mosaic requires an attached GPU.
         ("griffin", "gpu", ("xla",)),
         ("transformer", "tpu", ()),
         ("bigs", "tpu", ()),
@@ -56,7 +56,7 @@ def test_the_check_separates_right_wrong_and_failing_implementations(monkeypatch
 
 @pytest.mark.slow
 def test_a_kernel_passes_in_the_training_types(monkeypatch):
-    # An interpreted kernel takes a minute each time.
+    # An interpreted kernel takes a minute per call.
     monkeypatch.setattr(scans, "_ROWS", 1)
     monkeypatch.setattr(scans, "_REPEATS", 1)
     model = replace(MODEL, dtype="bfloat16", scan_dtype="bfloat16")

@@ -19,7 +19,7 @@ FOLDERS = (
     "studies",
     "tests",
 )
-# Paths in a page begin at one of these.
+# Paths in a page are relative to one of these.
 ROOTS = (REPOSITORY, REPOSITORY / "birdie_jax")
 
 
@@ -44,7 +44,7 @@ def named_files(text: str) -> list[tuple[str, str]]:
 
 
 def find_file(path: str) -> Path | None:
-    """Return the file that a page calls `path`, or None; a bare name may be in any code folder."""
+    """Return the file of a page's `path`, or None; a bare name may be in any code folder."""
     if "/" not in path and not (REPOSITORY / path).is_file():
         places = (file for folder in FOLDERS for file in sorted((REPOSITORY / folder).rglob(path)))
         return next(places, None)
@@ -52,7 +52,7 @@ def find_file(path: str) -> Path | None:
 
 
 def defines(file: Path, name: str) -> bool:
-    """Return whether a module defines `name`, a function, class or value; `Class.member` names a member."""
+    """Return whether a module defines `name`: a function, class, value or `Class.member`."""
     body: list[ast.stmt] = ast.parse(file.read_text()).body
     for part in name.split("."):
         found = next((node for node in body if part in _names_of(node)), None)

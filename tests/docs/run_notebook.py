@@ -1,8 +1,8 @@
-"""Executes a notebook's code cells one after the other in one namespace, without Jupyter.
+"""Executes a notebook's code cells in order in one namespace, without Jupyter.
 
     python -m tests.docs.run_notebook docs/tour.ipynb [--write]
 
-What cells print and the figures that they show become their outputs; `--write` stores them in the notebook.
+Printed text and shown figures become the outputs of cells; `--write` stores them in the notebook.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 
 
 def execute(notebook: dict, name: str) -> None:
-    """Execute the code cells of a notebook of format 4, and put their outputs into it.
+    """Execute the code cells of a notebook of format 4, and store their outputs in it.
 
     Raises:
         Exception: whatever a cell raises; its traceback names the notebook and the number of the cell.
@@ -44,7 +44,7 @@ def _take_figures() -> list[bytes]:
     images = []
     for number in plt.get_fignums():
         image = io.BytesIO()
-        # No date and version: the same figure is the same file.
+        # Omit date and version, so equal figures give equal files.
         plt.figure(number).savefig(image, dpi=80, bbox_inches="tight", metadata={"Software": None})
         images.append(image.getvalue())
     plt.close("all")
@@ -71,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     path = options.notebook.resolve()
     notebook = json.loads(path.read_text())
-    # Where Jupyter runs it.
+    # Jupyter runs it here.
     os.chdir(path.parent)
     execute(notebook, path.name)
     if options.write:

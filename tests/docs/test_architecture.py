@@ -1,4 +1,4 @@
-"""The page on architecture shows the layers that the import contracts keep, and all ten rules."""
+"""The page on architecture shows the layers of the import contracts, and all ten rules."""
 
 import configparser
 import re

@@ -1,4 +1,4 @@
-"""CITATION.cff has what the Citation File Format 1.2.0 requires, of this version."""
+"""CITATION.cff has the fields that Citation File Format 1.2.0 requires, for this version."""
 
 import yaml
 

@@ -1,4 +1,4 @@
-"""The pages on additions work: tests write and run their code, and then their commands, anywhere."""
+"""Tests of the pages on additions: write and run their code and commands in an empty folder."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.quick_jit import QUICK_FLAGS
 from tests.reader_environment import hide_in_processes
 
 PAGES = [*sorted((REPOSITORY / "docs").glob("add_*.md")), REPOSITORY / "docs" / "optimizers.md"]
-# A run of a second, of a page's own configuration.
+# Makes a run with a page's own configuration take a second.
 SMALL = (
     "--config.train.num_steps=4",
     "--config.data.source=text.jsonl",
@@ -32,7 +32,7 @@ SMALL = (
 
 
 class Reader:
-    """Runs Python in a folder that holds what a page writes alone, and with the packages of its reader."""
+    """Runs Python in a folder with only a page's files, and with the packages of its reader."""
 
     def __init__(self, page: Path, tmp_path: Path):
         """Make the folder `anywhere` in `tmp_path`, an empty folder."""
@@ -72,7 +72,7 @@ def write_files_and_program(page: Path, folder: Path) -> None:
 
 
 def write_data(folder: Path) -> None:
-    """Write what the commands of the pages read."""
+    """Write the files that the commands of the pages read."""
     texts = (" ".join(str(number**2) for number in range(first, first + 300)) for first in range(60))
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (folder / "questions.jsonl").write_text(json.dumps({"prompt": "1 4 9", "reference": "9 4 1"}) + "\n")

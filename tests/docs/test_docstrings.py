@@ -46,7 +46,7 @@ def modules() -> list[Path]:
 
 
 def public_definitions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Definition]]:
-    """Yield every public class and function, and the members of classes that those do not describe."""
+    """Yield every public class and function, and the members that a class's docstring does not describe."""
     for node in body:
         if isinstance(node, Definition) and not node.name.startswith("_"):
             yield prefix + node.name, node
@@ -105,7 +105,7 @@ def classes() -> dict[str, ast.ClassDef]:
 
 
 def lacks(source: str) -> list[str]:
-    """Return what a module's source leaves undescribed."""
+    """Return the undescribed names of a module's source."""
     tree = ast.parse(source)
     found = [] if ast.get_docstring(tree) or not tree.body else ["the module"]
     for name, node in public_definitions(tree.body):

@@ -31,7 +31,7 @@ def absent_names(text: str) -> list[str]:
 
 
 def absent_paths(text: str) -> list[str]:
-    """Return each file or folder in a page's code, spans and blocks alike, that is not in the tree."""
+    """Return each file or folder in a page's code spans and blocks that is not in the tree."""
     code = [*code_spans(text), *(contents for _, contents in fenced_blocks(text))]
     named = re.findall(rf"(?<![\w/.:-])((?:{_FOLDERS})/[\w./-]*\w/?)", "\n".join(code))
     return [path for path in named if not (REPOSITORY / path).exists()]

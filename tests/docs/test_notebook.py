@@ -46,6 +46,6 @@ def test_outputs_are_stored():
     kinds, text = kinds_and_text(outputs)
     assert "image/png" in kinds
     assert "[CONTEXT]" in text
-    # What a reader of the page sees has been executed in order.
+    # The stored cells were executed in order.
     counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))

@@ -23,7 +23,7 @@ PAPERS = {
 
 
 def rows_of(paper: str) -> list[tuple[str, str, str]]:
-    """Return (place in the paper, what it is, code) of each row of a paper's table."""
+    """Return (place in the paper, content, code) of each row of a paper's table."""
     chapter = PAGE.split(f"## {paper}\n")[1].split("\n## ")[0]
     lines = [line for line in chapter.splitlines() if line.startswith("|")][2:]
     return [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]

@@ -8,13 +8,13 @@ import pytest
 from tests.docs.pages import REPOSITORY
 
 _FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch"}
-# The text of exported models; no code here imports it.
+# The code of exported models; no code here imports it.
 _TEXT_OF_MODELS = REPOSITORY / "birdie_jax/interop/torch_models"
 _FORBIDDEN_CALLS = {"eval", "exec", "__import__"}
 
 
 def forbidden(source: str) -> list[str]:
-    """Return the modules and calls in a source that could run data as code."""
+    """Return the modules and calls of a source that could run data as code."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -43,7 +43,7 @@ def test_the_check_finds_unpickling_and_evaluation(source):
 
 
 def test_test_files_outside_packages_have_unique_names():
-    """pytest imports them by name only, and refuses a second file of the same name."""
+    """pytest imports them by name and refuses a second file with the same name."""
     files = [
         path
         for path in (REPOSITORY / "tests").rglob("test_*.py")

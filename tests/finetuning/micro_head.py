@@ -1,4 +1,4 @@
-"""A fine-tuning run of seconds, of a small encoder with a head."""
+"""A short fine-tuning run of a small encoder with a head."""
 
 import runpy
 from pathlib import Path
@@ -20,7 +20,7 @@ MICRO = Path(__file__).parents[1] / "micro_config.py"
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` is a data set or a kind of head, and a model behind a comma."""
+    """Return the configuration; `variant` is a data set or a kind of head, then a comma and a model."""
     dataset, _, model = variant.partition(",")
     config = runpy.run_path(str(MICRO))["get_config"]()
     config.objectives.mixture = "masked_lm"

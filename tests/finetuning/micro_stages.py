@@ -1,4 +1,4 @@
-"""A fine-tuning run of seconds: recorded examples in short rows, then generated ones in longer rows."""
+"""A short fine-tuning run: recorded examples in short rows, then generated ones in longer rows."""
 
 import runpy
 from pathlib import Path
@@ -21,7 +21,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.train.loss_chunk = 32
     config.checkpoint.every_steps = 2
     config.checkpoint.keep = 100
-    # The names sort as the stages run, not as they stand here.
+    # The stages run in the sorted order of their names.
     config.finetune.stages = {
         "2_words": {"task": "toy_words", "length": 96, "rows": 4, "steps": 5},
         "1_backward": {"task": "toy_backward_words", "length": 64, "rows": 4, "epochs": 1.5},

@@ -1,4 +1,4 @@
-"""Distillation: both models' losses by NumPy, the weights of the parts, and no gradient for the teacher."""
+"""Distillation: losses of both models against NumPy, weights of the parts, gradients."""
 
 from functools import cache
 
@@ -22,7 +22,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 @cache
 def models():
-    """Return a student and its parameters, and a teacher of another mixer and width and its own."""
+    """Return a student and a teacher with another mixer and width, with their parameters."""
     return *small_model("gated_ssm"), *small_model("mamba", features=32, state=32)
 
 
@@ -40,7 +40,7 @@ def batch():
 
 @cache
 def taught(chunk=LENGTH, **settings):
-    """Return the loss, its sums, and its gradient for student and teacher."""
+    """Return the loss, its sums, and its gradients for student and teacher."""
     model, params, teacher, teacher_params = models()
     settings = FinetuneTeacherConfig("teacher", **settings)
 

@@ -1,4 +1,4 @@
-"""A fine-tuning run: killed and resumed, on other meshes and processes, and its use by other verbs."""
+"""Fine-tuning runs: killed and resumed, on other meshes and processes, and read by other verbs."""
 
 import json
 import random
@@ -37,7 +37,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(source, tmp_path_factory):
-    """The workdir of a run that nothing has interrupted, and what it printed."""
+    """The workdir and the output of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
     status, output = finish(command(workdir, source))
     assert status == 0, output
@@ -64,7 +64,7 @@ def test_a_run_logs_its_stages(whole):
         assert line["loss"] == pytest.approx(line[f"stage/{stage}/loss"], rel=1e-6)
         assert f"stage/{other}/loss" not in line
         assert 0 < line["padding_share"] < 0.9
-    # Warm-up, then a cosine over the steps of all stages.
+    # The rate warms up, then follows a cosine over the steps of all stages.
     rates = [line["learning_rate"] for line in logged]
     assert rates.index(max(rates)) == 2
     assert rates[-1] < 0.1 * max(rates)
@@ -72,7 +72,7 @@ def test_a_run_logs_its_stages(whole):
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_with_the_same_bits(whole, source, tmp_path):
-    """The source of its parameters and its tokenizer is gone by then."""
+    """The source of its parameters and tokenizer no longer exists at that time."""
     expected, _ = whole
     steps, run = num_steps(expected), tmp_path / "run"
     gone = tmp_path / "source"
@@ -139,7 +139,7 @@ def taught_by(teacher):
 
 @pytest.fixture(scope="module")
 def taught(source, teacher, tmp_path_factory):
-    """The workdir of a run with a teacher that nothing has interrupted."""
+    """The workdir of an uninterrupted run with a teacher."""
     workdir = tmp_path_factory.mktemp("taught") / "run"
     status, output = finish(command(workdir, source, *taught_by(teacher)))
     assert status == 0, output
@@ -198,7 +198,7 @@ def test_invalid_teachers_are_refused(source, teacher, tmp_path):
 
 
 def kill_early(arguments, run) -> None:
-    """Start a run, and kill it soon after its first checkpoint."""
+    """Start a run and kill it soon after its first checkpoint."""
     process = start(arguments)
     deadline = time.monotonic() + 200
     while process.poll() is None and not Workdir(run).saved_steps():
@@ -211,7 +211,7 @@ def kill_early(arguments, run) -> None:
 
 @pytest.mark.slow
 def test_two_processes_resume_the_run_of_one_on_another_mesh(whole, source, tmp_path):
-    """The rows and the masks of dropout are those of one device; what is computed differs by rounding."""
+    """Rows and dropout masks equal those of one device; results differ by rounding."""
     expected, _ = whole
     steps, run = num_steps(expected), tmp_path / "run"
     shutil.copytree(expected, run)

@@ -1,4 +1,4 @@
-"""A run with a head on a mesh and in two processes, and its use by the other verbs, also in two."""
+"""A run with a head on a mesh and in two processes, and its use by other verbs in one or two."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ STEPS = 4
 
 
 def run(commands, devices) -> list[str]:
-    """Run the processes of a command to their ends, with so many devices each; return what they print."""
+    """Run the processes of a command, with `devices` devices each, and return their outputs."""
     processes = [start(command, devices=devices) for command in commands]
     said = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
@@ -63,7 +63,7 @@ def alone(folder):
 
 @pytest.mark.slow
 def test_two_processes_on_a_mesh_match_one_device(folder, alone):
-    """The rows, and the masks of dropout, are those of one device; what is computed differs by rounding."""
+    """Rows and dropout masks equal those of one device; results differ by rounding."""
     workdir = folder / "mesh"
     command = train_command(folder, workdir, "--config.mesh.data=2", "--config.mesh.fsdp=2")
     _, second = run(in_two_processes(command), devices=2)
@@ -79,7 +79,7 @@ def test_two_processes_on_a_mesh_match_one_device(folder, alone):
 
 @pytest.mark.slow
 def test_two_processes_measure_the_same_as_one(folder, alone, tmp_path):
-    """Samples by the head, and hidden tokens, each process its part on two devices of its own."""
+    """Samples of the head, and hidden tokens; each process measures a part on its own two devices."""
     (tmp_path / "text.txt").write_text("abc de fghij " * 40)
     tasks = (
         f"--task=rte=glue:dataset=rte,path={folder / 'RTE'}",
@@ -124,7 +124,7 @@ def test_other_verbs_read_a_run_with_a_head(folder, alone, tmp_path):
     assert again["metrics"] == scores["metrics"]
     page, measured = (alone / "report.html").read_text(), metrics(alone)[-1]["task/glue/accuracy"]
     assert scores["metrics"]["accuracy"]["mean"] == pytest.approx(measured)
-    # The table of `evaluate`, the figure above it, and the curve of what was measured in training.
+    # The table of `evaluate`, the figure above it, and the curve of the measurements during training.
     assert f'<td>accuracy</td><td class="n">{measured:.4g}</td>' in page
     assert "rte: accuracy" in page
     assert page.count("while training") == 2

@@ -1,4 +1,4 @@
-"""Runs with heads that point into a text or choose an option: learning, and a kill halfway."""
+"""Runs with heads that select a span or an option: learning, and resuming after a kill."""
 
 import json
 import random
@@ -19,7 +19,7 @@ STEPS = 120
 
 
 def write_spans(path, draw, count=64):
-    """Write questions whose answer is the one letter o of the paragraph."""
+    """Write questions; the answer is the only letter o of the paragraph."""
     entries = []
     for number in range(count):
         letters = draw.choices("abcdef", k=6)
@@ -53,7 +53,7 @@ MAIN = {"spans": "f1", "choices": "accuracy"}
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LEARNABLE)
 def test_a_head_learns_and_resumes_with_the_same_bits(kind, tmp_path):
-    """Chance is a sixth of the spans and a quarter of the choices; the questions that measure are new."""
+    """Chance is 1/6 for spans and 1/4 for choices; the measured questions are new."""
     section = EncoderConfig(positions=128, ssm_state=8, attention_heads=2)
     source = tmp_path / "source"
     write_workdir(source, micro_config(name="bigs", sections=(section,)))
@@ -77,7 +77,7 @@ def test_a_head_learns_and_resumes_with_the_same_bits(kind, tmp_path):
     assert measured["step"] == STEPS
     assert measured[f"task/{kind}/{MAIN[kind]}"] > 0.9
 
-    # As a run would be that was killed after a checkpoint.
+    # The state of a run that was killed after a checkpoint.
     shutil.copytree(run, again)
     shutil.rmtree(again / "checkpoints" / f"{STEPS:08d}")
     (again / "summary.json").unlink()

@@ -57,5 +57,5 @@ def test_sums_count_samples_by_stage_and_gradients_reach_all_inputs():
     assert moved.tolist() == read
     for name in ("pooler", "mood"):
         assert np.abs(gradients["task_head"][name]["kernel"]).sum() > 0
-    # The head of masked LM is not read.
+    # The head of masked LM is not used.
     assert np.abs(gradients["head_transform"]["kernel"]).sum() == 0

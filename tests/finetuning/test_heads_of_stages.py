@@ -121,7 +121,7 @@ def mnli(tmp_path_factory):
     [("rte", "classification", 2), ("mrpc", "classification", 2), ("stsb", "regression", 1)],
 )
 def test_a_run_from_mnli_keeps_its_pooler_and_has_its_own_last_map(mnli, dataset, kind, outputs):
-    """A number needs another kind of head; its parameters shared with a head of classes are reused too."""
+    """Regression needs another head, which also reuses the parameters shared with a classification head."""
     config, tokenizer = headed({"1": RTE | {"dataset": dataset}}), small_tokenizer()
     assert config.model.head == kind
     model = build_model(config.model, tokenizer.vocab_size)
@@ -206,7 +206,7 @@ def examples_of_lengths(lengths):
 
 
 def test_a_row_has_room_for_samples_without_text():
-    """As of a tokenizer.json whose normaliser leaves out control characters."""
+    """Like a tokenizer.json with a normaliser that drops control characters."""
     config = headed({"1": RTE})
     (stage,) = read_stages(config)
     spacing = config.batching.spacing
@@ -233,7 +233,7 @@ def test_unpacked_examples_have_their_own_rows():
 
 
 class Groups(SampleExamples):
-    """Each example twice."""
+    """Groups of each example and its copy."""
 
     group_size = 2
 

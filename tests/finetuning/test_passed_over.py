@@ -1,4 +1,4 @@
-"""Fine-tuning reports skipped records before the first step: how many, and the first of them."""
+"""Fine-tuning reports the number of skipped records and the first of them before the first step."""
 
 import json
 import runpy
@@ -16,7 +16,7 @@ MICRO = runpy.run_path(str(Path(__file__).with_name("micro_head.py")))["get_conf
 OPTIONS = {"options": ["a", "b", "c", "d"], "gold_label": 1, "question_unique_id": "q", "question": "e"}
 STORY = {"entries": ["a", None, "b"], "choices": ["c", "d"], "label": 0}
 
-# For each task that reads records: its settings, a good record, a bad one, and the fault.
+# For each task that reads records: its settings, a good record, a bad record, and the fault.
 JSON_LINES = {
     "contract_nli": (
         {},
@@ -92,7 +92,7 @@ def test_tables_of_glue(tmp_path):
 
 @pytest.mark.parametrize("no_answer", [True, False])
 def test_questions_of_squad(no_answer, tmp_path):
-    """Bad questions come first; then those without an answer, if unanswerable ones are not trained on."""
+    """Bad questions come first, then unanswerable ones if training excludes them."""
     path = tmp_path / "train.json"
     questions = [
         {"id": "a", "question": "b", "answers": [], "is_impossible": True},

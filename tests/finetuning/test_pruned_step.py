@@ -40,7 +40,7 @@ def packed(rows):
 
 
 def shares_by_sample(batch, shares):
-    """Return the share of each token, of shares by row and sample."""
+    """Return the share of each token, from shares by row and sample."""
     table = jnp.asarray([[1.0, *row, *[1.0] * (3 - len(row))] for row in shares])
     return jnp.take_along_axis(table, batch.segment_ids, axis=1)
 
@@ -77,7 +77,7 @@ def test_the_loss_is_dense_if_nothing_is_dropped():
 
 @pytest.mark.parametrize("name", ["gated_ssm", "mamba"])
 def test_the_loss_predicts_the_original_next_tokens_of_survivors(name):
-    """Recomputed sample by sample, each layer on its own tokens alone, gradients too."""
+    """Compare with a pass per sample in which each layer reads only its own tokens, also for gradients."""
     model, params = small_model(name, layers=LAYERS, bidirectional=name != "mamba")
     batch, shares = packed(ROWS), [[0.5], [0.25, 0.9]]
     settings = PruningSettings(policy="recency", schedule="constant", keep_first=False)
@@ -103,7 +103,7 @@ def test_the_loss_predicts_the_original_next_tokens_of_survivors(name):
             places = places[-left:]
         normalised = model.apply({"params": params}, x, method=LanguageModel.normalise)
         scores = normalised[0].astype(jnp.float32) @ params["head"].T
-        # The token that followed each place in the sample: of the context there is no loss.
+        # The token after each place in the sample; the context has no loss.
         whole = np.concatenate([one.context, [1], one.target])
         counted = places >= len(one.context)
         chosen = jax.nn.log_softmax(scores)[np.flatnonzero(counted), whole[places[counted] + 1]]
@@ -136,7 +136,7 @@ def test_the_loss_predicts_the_original_next_tokens_of_survivors(name):
 
 
 def test_masks_and_static_shapes_drop_the_same_tokens():
-    """By influence the tokens that are left, and what is computed of them, are those of a prompt's pass."""
+    """With policy influence, the survivors and their outputs equal those of a prompt's pass."""
     model, params = small_model("gated_ssm", layers=3, bidirectional=False)
     batch, keep = packed([[example(5, 0, LENGTH)]]), 0.25
     settings = PruningSettings(keep=keep, keep_first=False)
@@ -170,7 +170,7 @@ def test_shares_depend_only_on_row_and_sample():
     samples = found[:, [0, 3, 5]]
     assert len(np.unique(samples)) > 0.99 * samples.size
     assert samples.min() > 0.1 and samples.max() <= 1
-    # Uniform: the quarters of the interval hold as many each, within four standard deviations.
+    # The shares are uniform: quarters of the interval have equal counts within four standard deviations.
     counts = np.histogram(samples, bins=4, range=(0.1, 1))[0]
     np.testing.assert_allclose(counts, samples.size / 4, atol=4 * (samples.size * 3 / 16) ** 0.5)
     np.testing.assert_array_equal(draw_kept_shares(keys[7:9], segment_ids[7:9], 0.9), found[7:9])

@@ -1,4 +1,4 @@
-"""The rows of a stage: recorded examples by epochs, generated ones by seed and numbers."""
+"""The rows of a stage: recorded examples by epochs, generated ones by seed, step and row."""
 
 import re
 from collections import Counter
@@ -31,7 +31,7 @@ def drawn(rows, num_rows=4):
 
 
 def counts(rows, examples):
-    """Return how often each of the examples stands in the rows of all steps."""
+    """Return the count of each example in the rows of all steps."""
     found = Counter(
         (example.context.tobytes(), example.target.tobytes())
         for step in drawn(rows)

@@ -83,7 +83,7 @@ def test_stages_run_in_the_sorted_order_of_their_names():
     ],
 )
 def test_runs_that_cannot_drop_tokens_are_refused(name, stage, message):
-    # Also with a window, whose cache does not grow.
+    # Attention with a window too, although its cache does not grow.
     model = micro_config(name=name, sections=(AttentionConfig(heads=2, window=4),)).model
     with pytest.raises(ConfigError) as caught:
         read_stages(pruning_config({"a": stage}, model))
@@ -141,7 +141,7 @@ def test_refusals(changed, message):
     ],
 )
 def test_invalid_stages_of_an_encoder_are_refused(stage, message):
-    """Before the stages are read, by itself and beside a good stage."""
+    """The check precedes the reading of stages; the stage is alone or next to a good one."""
     encoder = micro_config(name="bigs", sections=(EncoderConfig(attention_heads=4),)).model
     if stage != 3:
         stage = {name: value for name, value in stage.items() if value is not ...}
@@ -172,7 +172,7 @@ def test_a_stage_that_does_not_fit_other_sections_is_named():
     ],
 )
 def test_fine_tuning_does_not_check_the_batches_of_pre_training(batching, train):
-    """Those of the stages are, by their own names."""
+    """The batches of the stages are checked, and errors name the stages' fields."""
     stage = {"task": "toy_words", "length": 96, "rows": 9, "steps": 5}
     given = config_with({"a": stage}, **train)
     batches = dataclasses.replace(given.batching, **batching)

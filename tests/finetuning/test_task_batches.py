@@ -1,4 +1,4 @@
-"""Batches are a function of the step only: from any step on, in any workers, for any devices."""
+"""Batches are a function of the step only: from any step, with any workers, for any devices."""
 
 import dataclasses
 import pickle
@@ -72,7 +72,7 @@ def test_workers_make_blocks_of_the_rows_of_each_stage(sequence):
     whole = TaskRows(sequence, [range(4), range(2)], 3, 0)
     blocks = []
     for worker in range(2):
-        # As grain sends it to a worker.
+        # grain sends it to a worker like this.
         block = pickle.loads(pickle.dumps(whole))
         block.set_slice(slice(worker, None, 2))
         blocks.append(iter(block))

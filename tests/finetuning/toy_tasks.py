@@ -19,7 +19,7 @@ def word(random: np.random.Generator, letters: int) -> str:
 
 
 class GeneratedWords:
-    """Says a word again; a longer one where there is more room."""
+    """Examples that repeat a word; words are longer if there is more room."""
 
     def __init__(self, tokenizer, max_letters: int):
         self._tokenizer, self._max_letters = tokenizer, max_letters
@@ -31,7 +31,7 @@ class GeneratedWords:
 
 
 class RecordedWords:
-    """Says words backwards."""
+    """Examples that reverse words."""
 
     def __init__(self, tokenizer, count: int, max_letters: int):
         random = np.random.default_rng(7)
@@ -62,7 +62,7 @@ class Words(Task):
         return TaskResult(())
 
     def training_examples(self, tokenizer):
-        """Return words without end."""
+        """Return an endless source of words."""
         return GeneratedWords(tokenizer, self.max_letters)
 
 

@@ -1,4 +1,4 @@
-"""Small models that answer, and prompts of many lengths."""
+"""Small models for generation, and prompts of many lengths."""
 
 import random
 from functools import cache
@@ -19,9 +19,9 @@ from birdie_jax.text import train_tokenizer
 from tests.quick_jit import quick_jit
 
 VOCAB = 384
-# An MLP after the mixer changes nothing of what these tests are about.
+# An MLP after the mixer does not matter for these tests.
 _NAMES = [name for name in language_model_names() if name not in ("gated_ssm_mlp", "hawk_mlp")]
-# One recurrent model, one with attention and one with both are fast; the others are slow.
+# A recurrent model, one with attention and one with both are fast; the others are slow.
 _FAST_KINDS = {("gated_ssm_plus", True), ("griffin", False)}
 
 
@@ -47,8 +47,8 @@ SECTIONS = (
 
 @cache
 def small_model(name="gated_ssm_plus", bidirectional=True, **fields):
-    """Return a model and parameters with which every token that was read matters for the next one."""
-    # Of three layers one period of the hybrid, and one layer of the next.
+    """Return a model with parameters for which every earlier token affects the next one."""
+    # Three layers: one period of the hybrid is two, and the third begins the next period.
     sizes = {"layers": 3 if name == "griffin" else 2, "features": 16, "state": 16, "mlp_features": 32}
     sizes |= {"sections": SECTIONS}
     exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}

@@ -1,4 +1,4 @@
-"""The commands `generate` and `export`, from a workdir to text, in processes of their own."""
+"""The commands `generate` and `export`, from a workdir to text, in separate processes."""
 
 import json
 import signal
@@ -44,7 +44,7 @@ def read_lines(text):
 
 
 def test_prompts_on_the_terminal_and_in_a_file_have_equal_answers(workdir, tmp_path):
-    """A batch answers as single prompts do, and an exported folder answers as its run does."""
+    """A batch gives the answers of single prompts, and an exported folder the answers of its run."""
     options = ("--max_tokens=24", "--temperature=0.9", "--top_k=200", "--seed=4")
     alone = run("generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", *options)
     assert alone.returncode == 0, alone.stderr
@@ -69,7 +69,7 @@ def test_prompts_on_the_terminal_and_in_a_file_have_equal_answers(workdir, tmp_p
 
 
 def test_an_encoder_is_refused_by_name(tmp_path):
-    """This holds also if its mixture has arms that write, as here."""
+    """Also if its mixture has arms with prompt formats, as here."""
     section = EncoderConfig(positions=128, ssm_state=4)
     write_workdir(tmp_path / "run", micro_config(name="bigs", sections=(section,)))
     refused = run("generate", f"--workdir={tmp_path / 'run'}", "--prompt=abc")
@@ -101,7 +101,7 @@ def test_a_stopped_command_resumes_its_file(workdir, tmp_path):
     assert [(answer["id"], answer["sample"]) for answer in answers] == [
         (n, sample) for n in range(12) for sample in range(2)
     ]
-    # The same prompt has the same answer in any place, and another one for another sample.
+    # The same prompt has the same answer in any place, and different answers for different samples.
     texts = [answer["generated"] for answer in answers]
     assert texts[:8] == texts[8:16] == texts[16:]
     assert texts[0] != texts[1]

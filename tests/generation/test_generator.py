@@ -1,4 +1,4 @@
-"""Answers equal those of the plain forward pass, whatever else is in the batch."""
+"""Answers equal those of the plain forward pass, in any batch."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ def batch_of(prompt, answer):
 
 
 def greedy_answers(model, params, prompts, max_tokens):
-    """Return greedy answers by running the whole model again for every token."""
+    """Return greedy answers from a whole pass of the model for every token."""
     apply = quick_jit(model.apply)
     length = max(len(prompt.tokens) for prompt in prompts) + max_tokens
     answers = []
@@ -90,7 +90,7 @@ def test_neither_chunks_nor_repetition_changes_an_answer():
 
 
 def test_random_numbers_depend_on_seed_and_prompt():
-    """Of nearly equal logits the draw alone decides."""
+    """The logits are nearly equal, so only the random draw decides."""
     model, params = small_model()
     flat = Generator(model, params, sampling=Sampling(1e6), stop_tokens=[])
     one, other = some_prompts()[4:6]
@@ -119,7 +119,7 @@ def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_generated():
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM, Sampling(1e6)], ids=["greedy", "filtered", "flat"])
 def test_an_answer_only_contains_the_special_tokens_of_its_format(sampling):
-    """Each prompt of a batch has its own, and a stop token that the caller adds is in any form."""
+    """Each prompt of a batch has its own; every format accepts the caller's stop tokens."""
     model, params = small_model()
     prompts = some_prompts()
     forms = [(), (END,), (SEPARATOR, DONE), None]
@@ -222,7 +222,7 @@ def test_cast_kernels_change_no_bit(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_parameters_of_a_head_keep_their_type(kind):
-    """A head computes in float32, whatever the model."""
+    """A head always computes in float32."""
     head = {"head": kind, "head_name": "label", "head_outputs": 2}
     model, params = small_model("bigs", dtype="bfloat16", **head)
     converted = cast_parameters(params, parameter_policies(model))

@@ -1,4 +1,4 @@
-"""Records in and out: every error names the file and the line; a half-written last line is rewritten."""
+"""Reading and writing of records: errors name file and line; an incomplete last line is rewritten."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_an_output_with_too_many_lines_is_refused(tmp_path):
         count_finished_lines(path, EXPECTED)
 
 
-# Everything that JSON can say, halves of characters among it.
+# Any JSON value, including half characters (lone surrogates).
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
     lambda inner: (

@@ -25,7 +25,7 @@ KINDS = [
     pytest.param(("transformer", True), marks=pytest.mark.slow),
 ]
 NONE = np.empty(0, np.int32)
-# All whole passes of the tests have this length, so they share one program.
+# All whole passes have this length, so they share one compiled program.
 LENGTH = 64
 
 
@@ -107,7 +107,7 @@ def test_greedy_answers_score_as_greedy():
     answer = np.concatenate([chunk[0] for chunk in generator.generate_chunks([prompt], [6], [0])])
     other = np.where(np.arange(6) == 5, answer + 1, answer).astype(np.int32)
     ((same, changed),) = Scorer(generator).score([prompt], [[answer, other]])
-    # Padding and the start token are never generated, and may be the most probable all the same.
+    # Padding and the start token are never generated but may be the most probable.
     assert same.is_greedy == by_hand(kind, prompt, answer)[1]
     assert not changed.is_greedy
     assert same.log_likelihood > changed.log_likelihood
@@ -126,14 +126,14 @@ def test_batches_of_few_shapes_are_compiled():
 
 
 def losses_by_hand(kind, text, window=None, stride=None):
-    """Return the loss of each token by passes over whole windows, each written out."""
+    """Return the loss of each token from passes over whole windows."""
     losses = np.full(len(text), np.nan)
     read = np.concatenate([[START], text])
     end = 0
     while end < len(text):
         before, end = end, min(len(text), end + (window if end == 0 else stride) if window else len(text))
         begin = max(0, end - window) if window else 0
-        # A window is a target without a context, whose start token is the token before it.
+        # A window is a target without a context; its start token is the token before it.
         batch = layout_example(Example(NONE, text[begin:end]), start_id=int(read[begin]))
         found = whole_pass(kind)(batch)
         for place in range(before, end):
@@ -152,7 +152,7 @@ def test_losses_of_texts_match_one_pass(kind, monkeypatch):
     monkeypatch.setattr(likelihood_module, "_MIN_CHUNK", 8)
     scorer = Scorer(Generator(*small_model(*kind)))
     for text, found in zip(texts(), scorer.text_losses(texts(), rows=3), strict=True):
-        # Hawk with these large weights differs by 5e-4 after 50 tokens, in one chunk as in four: rounding.
+        # With these large weights, rounding in Hawk reaches 5e-4 after 50 tokens, in one chunk or four.
         np.testing.assert_allclose(found, losses_by_hand(kind, text), rtol=1e-3, atol=1e-4)
 
 

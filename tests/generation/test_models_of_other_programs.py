@@ -1,4 +1,4 @@
-"""Models without special tokens: prompts without a start token, and ids that have no probability."""
+"""Models without special tokens: prompts without a start token, and ids without a probability."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A prompt has the form of its objective in training; objectives without a form are refused by name."""
+"""A prompt has its objective's training format; objectives without a format are refused by name."""
 
 import random
 
@@ -24,7 +24,7 @@ def ask(name, text, tokenizer, **parameters):
     return make_prompt(text, make_objective(name, **parameters), tokenizer)
 
 
-# A prompt has no form where the answer is not written.
+# Objectives with generated answers; only these have a prompt format.
 WRITTEN = [name for name, objective in OBJECTIVES.items() if not objective.in_place]
 
 
@@ -55,7 +55,7 @@ def test_a_whole_text_becomes_the_context(name, tokenizer):
 
 @pytest.mark.parametrize("name", ["span_corruption", "full_span_corruption"])
 def test_gaps_have_the_training_format(name, tokenizer):
-    """The prompt is the training example's own context, written as people see it."""
+    """The prompt is the context of the training example, as readable text."""
     tokens = tokenizer.encode("the river of seven return the seven of the river " * 3)
     objective = make_objective(name, mean_span=2.0)
     example = objective.build(tokens, np.random.default_rng(1))

@@ -1,4 +1,4 @@
-"""The tokens of a prompt that pruning may drop: its context, or without a context its text."""
+"""The tokens of a prompt that pruning may drop: its context, or its text if it has no context."""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def test_prunable_tokens(prompt, expected):
 
 
 def test_a_causal_prompt_keeps_its_start_and_last_token():
-    """The second layer's state is that of its block on the start token and the last of the text."""
+    """The second layer's state equals its block on the start token and the last token of the text."""
     model, params = small_model("gated_ssm", bidirectional=False)
     prompt = Prompt(NOTHING, np.arange(300, 331, dtype=np.int32))
     batch = PromptBatch(*map(jnp.asarray, pad_prompts([prompt], 1)))

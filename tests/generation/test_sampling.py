@@ -15,7 +15,7 @@ def logits_of(seed, rows=4):
 
 
 def kept(row, sampling):
-    """Ids that may be drawn, by sorting the whole vocabulary and counting probability by hand."""
+    """Return the ids that may be drawn, from a sort of the vocabulary."""
     row = row.astype(np.float64) / sampling.temperature
     order = sorted(range(VOCAB), key=lambda token: -row[token])
     if sampling.top_k:

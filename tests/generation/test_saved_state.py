@@ -1,4 +1,4 @@
-"""Answers from a saved state equal those of a forward pass whose reverse half is cut at the state."""
+"""Answers from a saved state equal those of a forward pass with the reverse half cut at the state."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,9 +23,9 @@ CONTEXT, *QUESTIONS = (NUMBERS.integers(256, VOCAB, count).astype(np.int32) for 
 
 
 def next_token_logits(kind, rows, cut):
-    """Return the logits at every position of rows [context, START, target], and where START is.
+    """Return the logits at every position of rows [context, START, target], and the place of START.
 
-    In the reverse direction nothing enters the context's first `cut` tokens from what follows them.
+    In the reverse direction nothing enters the first `cut` tokens of the context from later tokens.
     """
     model, params = small_model(*kind)
     length = max(map(len, rows))
@@ -47,7 +47,7 @@ def next_token_logits(kind, rows, cut):
 
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_answers_from_a_state_match_a_split_forward_pass(kind):
-    """For a causal model that is the forward pass of the whole prompt: the cut changes nothing."""
+    """For a causal model the cut has no effect: this is the forward pass of the whole prompt."""
     generator = Generator(*small_model(*kind), stop_tokens=[])
     state = generator.read_state(Prompt(CONTEXT, NONE))
     assert (state.tokens, state.context_tokens, state.started) == (40, 40, False)
@@ -76,7 +76,7 @@ def test_answers_from_a_state_match_a_split_forward_pass(kind):
     "chunk_tokens", [2, pytest.param(7, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)]
 )
 def test_a_causal_read_in_chunks_gives_the_same_state(chunk_tokens):
-    """Two tokens are fewer than what the convolution keeps."""
+    """Two tokens are fewer than the convolution keeps."""
     model, params = small_model("gated_ssm_plus", False)
     generator = Generator(model, params)
     state = generator.read_state(Prompt(CONTEXT, NONE), chunk_tokens)
@@ -91,7 +91,7 @@ def test_a_causal_read_in_chunks_gives_the_same_state(chunk_tokens):
 @pytest.mark.slow
 @pytest.mark.parametrize("started", [False, True], ids=["context", "target"])
 def test_sampled_answers_from_a_state_match_the_whole_prompt(started):
-    """The random numbers are those of the prompt, wherever it was cut."""
+    """The random numbers depend on the prompt, not on the place of the cut."""
     generator = Generator(*small_model("gated_ssm_plus", False), sampling=RANDOM)
 
     def prompt(*parts):
@@ -126,7 +126,7 @@ def test_each_prompt_of_a_batch_continues_its_own_state():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "griffin"])
 def test_attention_with_a_window_has_a_state_of_constant_size(name):
-    """Attention that is causal and sees five tokens: read in parts, the answers are those of the whole."""
+    """Causal attention over five tokens: reading in parts gives the answers of the whole prompt."""
     sections = (AttentionConfig(heads=4, window=5), GriffinConfig("attention,recurrent"))
     model, params = small_model(name, False, sections=sections)
     generator = Generator(model, params, sampling=RANDOM)
@@ -159,7 +159,7 @@ def test_invalid_prompts_of_states_are_refused():
         "chunks of 1,024 tokens: gated_ssm_plus reads a context in both directions, all of it at once; "
         "allowed: no chunks, or a model with model.bidirectional=False"
     )
-    # Two layers of a key and a value of 16 numbers, and a mark, for each token.
+    # Two layers with a key and a value of 16 numbers, and a mark, per token.
     assert refusal(Generator(*small_model("transformer")).read_state, asked) == (
         "transformer: its state grows by 258 bytes with each token, and cannot be saved; allowed: a "
         "recurrent model, whose state has a constant size"

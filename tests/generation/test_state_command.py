@@ -1,4 +1,4 @@
-"""The command `generate` with a context that is read once, and its one-line errors."""
+"""The command `generate` with a saved context, and its one-line errors."""
 
 import json
 
@@ -13,7 +13,7 @@ TEXT = "abc abc hello naïve def " * 20
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two runs with a causal model, which differ in their parameters, one with attention, and a text."""
+    """Two runs of a causal model with different parameters, one run with attention, and a text."""
     folder = tmp_path_factory.mktemp("states")
     write_workdir(folder / "run", micro_config(bidirectional=False), steps=(5,))
     write_workdir(folder / "other", micro_config(bidirectional=False), steps=(9,))
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_state_gives_the_answers_of_the_whole_prompt(folder):
-    """A causal model answers the same; the text ends in a space, where the tokenizer cuts anyway."""
+    """A causal model gives the same answers; the text ends with a space, where tokens end anyway."""
     run, state = f"--workdir={folder / 'run'}", folder / "book.state"
     options = ("--max_tokens=8", "--temperature=1", "--seed=3")
     read = ("generate", run, f"--context_file={folder / 'book.txt'}", "--context_chunk=64", *options)

@@ -51,7 +51,7 @@ def test_whole_characters_are_returned_at_once(tokenizer):
     st.integers(1, 4),
 )
 def test_the_stream_of_any_tokens_matches_decode(tokenizer, tokens, size):
-    """Among them are bytes that make no character, and special tokens."""
+    """They include bytes that are not a character, and special tokens."""
     assert "".join(streamed(tokenizer, tokens, size)) == tokenizer.decode(tokens)
 
 
@@ -69,7 +69,7 @@ def cut(text, strings, sizes):
     st.lists(st.integers(0, 5), max_size=6),
 )
 def test_a_text_is_cut_before_the_first_stop_string(text, strings, sizes):
-    """However it arrives, some stop string ends the text where one is whole for the first time."""
+    """In parts of any size, the text ends where a stop string is first complete."""
     shown, found = cut(text, strings, sizes)
     positions = [text.find(string) for string in strings if string in text]
     if not positions:

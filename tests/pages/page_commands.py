@@ -10,7 +10,7 @@ from typing import NamedTuple
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _SHELL_BLOCKS = ("bash", "sh", "shell", "console")
-# What a command begins with in an indented block, in a block without a language, and in inline code.
+# The start of a command in an indented block, in a block without a language, and in inline code.
 _COMMAND = re.compile(
     r"(\$ )?((\.venv/bin/)?python3? (-m )?[\w./]+|bash \S+\.sh|\. \S+\.sh"
     r"|(\.venv/bin/)?pip |birdie [a-z-])"
@@ -23,10 +23,10 @@ class PageCommand(NamedTuple):
     """A simple command: one program with its arguments.
 
     Attributes:
-        page: the path of the file that shows it, from the repository's root.
+        page: the path of the file that shows it, relative to the repository.
         arguments: the program and its arguments, as a shell reads them.
-        whole: whether it is shown as a block, to be typed as it stands; inline code may leave out options,
-            or write DIR for a folder.
+        whole: whether it is in a block, to be run unchanged; inline code may omit options, or contain DIR
+            for a folder.
     """
 
     page: str
@@ -47,7 +47,7 @@ def commands_of_repository() -> list[PageCommand]:
 
 
 def commands_of_page(page: str, text: str) -> list[PageCommand]:
-    """Return the commands of a Markdown page: those of its code blocks, then those of its inline code."""
+    """Return the commands of a Markdown page: from its code blocks, then from its inline code."""
     found, prose, language, block = [], [], None, []
     for line in text.splitlines():
         fence = re.match(r"\s*```+(\w*)", line)
@@ -62,14 +62,14 @@ def commands_of_page(page: str, text: str) -> list[PageCommand]:
 
 
 def commands_of_docstring(page: str, text: str) -> list[PageCommand]:
-    """Return the commands of a docstring: those of its indented blocks, then those of its inline code."""
+    """Return the commands of a docstring: from its indented blocks, then from its inline code."""
     blocks = re.findall(r"(?:^ {4,}.*\n?)+", text, re.MULTILINE)
     found = [each for block in blocks for each in _commands_of_block("", block.splitlines())]
     return [PageCommand(page, each, True) for each in found] + _inline(page, text)
 
 
 def commands_of_script(text: str) -> list[tuple[str, ...]]:
-    """Return the commands of a shell script that start Python modules, without what its variables hold."""
+    """Return the commands of a shell script that start Python modules, without variables."""
     lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
     commands = [line for line in lines if re.match(r"\S*python3? -m ", line)]
     plain = [re.sub(r'"\$@"', "", re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", line)) for line in commands]
@@ -77,7 +77,7 @@ def commands_of_script(text: str) -> list[tuple[str, ...]]:
 
 
 def simple_commands(line: str) -> Iterator[tuple[str, ...]]:
-    """Yield the simple commands of a line of shell, without redirections and settings of variables."""
+    """Yield the simple commands of a shell line, without redirections and assignments."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     command: list[str] = []

@@ -1,4 +1,4 @@
-"""The pages on buckets: the cadences and limits are those of the code, and launchers lead with a bucket."""
+"""The pages on buckets: cadences and limits match the code, and launch pages begin with a bucket."""
 
 import re
 

@@ -35,12 +35,12 @@ from tests.pages.hardware import (
 from tests.pages.page_commands import REPOSITORY, commands_of_repository, commands_of_script
 from tests.pages.verbs import REQUIRED, parsed
 
-# ml_collections loads the file of --config by a method that Python has given up.
+# ml_collections loads the file of --config with a method that Python has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 COMMANDS = commands_of_repository()
 LAUNCHERS = ("local", "tpu_pod", "gke_jobset", "slurm")
-# Programs of others. What they are asked is theirs to check, apart from files of this repository.
+# Other programs. Only their arguments that are files of this repository are checked.
 CLOUDS_AND_SYSTEM = (
     "cd",
     "docker",
@@ -65,7 +65,7 @@ Machines = Callable[[str], list[list[FakeDevice]]]
 
 
 def check(arguments: Sequence[str], *, whole: bool) -> None:
-    """Check a command; what no rule covers is an error."""
+    """Check a command; fail if no rule covers it."""
     program, rest = re.sub(r"^\.(venv|beam)/bin/", "", arguments[0]), list(arguments[1:])
     if program in ("python", "python3"):
         check_python(rest, whole=whole)
@@ -101,7 +101,7 @@ def check_python(rest: list[str], *, whole: bool) -> None:
     elif module == "pip":
         check_pip(rest, whole=whole)
     elif module == "birdie_jax.text.beam_runner":
-        # Its options are Beam's, which is in another environment.
+        # Its options belong to Beam, which is in another environment.
         assert [one.startswith("--") for one in rest] == [False] + [True] * (len(rest) - 1)
     elif module == "birdie_jax.lm_eval":
         check_harness(rest)
@@ -125,8 +125,8 @@ def check_console_command(rest: list[str], *, whole: bool) -> None:
 
 
 def check_harness(rest: list[str]) -> None:
-    """Parse a command line of the LM Evaluation Harness by its parser, the model's arguments by ours."""
-    # An empty name of the cache would be the current folder, for all tests of this process.
+    """Parse a command line of LM Evaluation Harness with its parser, and the model's arguments."""
+    # An empty name of the cache would mean the current folder, for all tests of this process.
     with lm_eval_packages(tempfile.gettempdir()), pytest.MonkeyPatch.context() as patch:
         from lm_eval._cli import HarnessCLI
 
@@ -167,7 +167,7 @@ def check_extras(extras: Sequence[str]) -> None:
 
 
 def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -> None:
-    """Parse the flags of a verb; where it has a configuration, check it and its mesh for each machine."""
+    """Parse the flags of a verb; if it has a configuration, check it and its mesh for each machine."""
     rest = [one.replace("[:VARIANT]", "").replace("FILE", "configs/birdie_110m.py") for one in rest]
     with parsed(verb, rest, whole=whole) as module:
         if verb not in ("train", "plan", "search_mixture", "check_device") or module._CONFIG.value is None:
@@ -194,7 +194,7 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
 
 
 def machines_without_launcher(config: str) -> list[list[FakeDevice]]:
-    """Return the machines that a training command has to run on where nothing on its page names one."""
+    """Return the machines for a training command if its page names none."""
     if "tiny" in config:
         return [cpus(1), cpus(8)]
     if "paper" in config:
@@ -218,7 +218,7 @@ def devices_of_topology(name: str) -> list[FakeDevice]:
 
 
 def check_launcher(name: str, rest: list[str]) -> None:
-    """Dry-run a launcher, and check the command that it starts for the devices that it asks for."""
+    """Dry-run a launcher, and check the command that it starts for its devices."""
     assert name in LAUNCHERS, f"launch.{name}: no such launcher"
     launcher = importlib.import_module(f"launch.{name}")
     options, command = commands.parse_arguments(launcher.make_parser(), rest)
@@ -235,7 +235,7 @@ def check_launcher(name: str, rest: list[str]) -> None:
 
 
 def launched_devices(name: str, options: argparse.Namespace) -> list[list[FakeDevice]]:
-    """Return the devices that a launcher asks for; of GPUs each kind that they may be."""
+    """Return the devices that a launcher requests; for GPUs, each possible kind."""
     if name == "tpu_pod":
         kind, chips = ACCELERATOR_TYPES[options.accelerator_type]
         return [tpus(kind, chips, options.slices)]
@@ -252,7 +252,7 @@ def launched_devices(name: str, options: argparse.Namespace) -> list[list[FakeDe
 
 @pytest.fixture(autouse=True)
 def nothing_is_started(monkeypatch, tmp_path):
-    """Let no launcher start a program, or write into the repository."""
+    """Prevent launchers from starting programs and from writing to the repository."""
 
     def refuse(self, command, **options):
         raise AssertionError(f"a dry run started {command}")

@@ -1,4 +1,4 @@
-"""The commands of the page on Griffin, on a folder like RecurrentGemma's published ones of a tiny model."""
+"""The commands of the page on Griffin, with a folder like RecurrentGemma's for a tiny model."""
 
 import json
 import re
@@ -19,7 +19,7 @@ COMMANDS = [
     for command in commands_of_page(PAGE, (REPOSITORY / PAGE).read_text())
     if command.whole
     and command.arguments[2].startswith("birdie_jax.")
-    # The first two train models of the quickstart's size.
+    # The first two commands train models of the quickstart's size.
     and not {"--workdir=runs/griffin", "--workdir=runs/hybrid"} & set(command.arguments)
 ]
 

@@ -1,4 +1,4 @@
-"""The commands of the page on Mamba, in its order, on a folder like the published ones of a tiny model."""
+"""The commands of the page on Mamba, in order, with a folder like the published ones for a tiny model."""
 
 import json
 import re

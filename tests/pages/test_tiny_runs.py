@@ -1,4 +1,4 @@
-"""The verbs that pages show for a run, with the options that they show, on a run of seconds."""
+"""The verbs and options that pages show for a run, on a short run."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ SMALLER = ["--vocab_size=300", "--workers=0", "--validation_fraction=0.3"]
 
 
 def shown(verb: str) -> list[tuple[str, list[str]]]:
-    """Return the first page and the options of each command that blocks show, but for those in a bucket."""
+    """Return the first page and the options of each command in a block, except commands for a bucket."""
     found: dict[tuple[str, ...], str] = {}
     for command in COMMANDS:
         options = command.arguments[3:]
@@ -44,13 +44,13 @@ def shown(verb: str) -> list[tuple[str, list[str]]]:
 
 
 def run_verb(page: str, verb: str, options: list[str]) -> None:
-    """Run a command of a page with the packages that its reader has."""
+    """Run a command of a page with the packages of its reader."""
     with reader_packages(REPOSITORY / page), parsed(verb, options, whole=True) as module:
         module.main([verb])
 
 
 def of_micro_size(config: str = "tiny") -> list[str]:
-    """Return overrides that make a file of configs/ the run of seconds of tests/micro_config.py."""
+    """Return overrides that give a file of configs/ the size of tests/micro_config.py."""
 
     def flat(config: ml_collections.ConfigDict, prefix: str) -> dict[str, object]:
         return {
@@ -65,7 +65,7 @@ def of_micro_size(config: str = "tiny") -> list[str]:
         flat(runpy.run_path(str(path))["get_config"](), "--config")
         for path in (REPOSITORY / f"configs/{config}.py", CONFIG)
     )
-    # What the run is about stays.
+    # Keep the subject of the run.
     for name in ("--config.objectives.mixture", "--config.model.name"):
         micro[name] = tiny[name]
     micro["--config.model.encoder.attention_heads"] = micro["--config.model.encoder.ssm_state"] = 4
@@ -78,7 +78,7 @@ def of_micro_size(config: str = "tiny") -> list[str]:
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory):
-    """A folder in which commands find the repository's files, some text, and a run in runs/tiny."""
+    """A folder with the repository's files, some text, and a run in runs/tiny."""
     folder = tmp_path_factory.mktemp("sandbox")
     for name in ("birdie_jax", "configs", "launch", "pallas_kernels"):
         (folder / name).symlink_to(REPOSITORY / name)
@@ -96,7 +96,7 @@ def sandbox(tmp_path_factory):
 
 
 def train(folder, *options: str) -> str:
-    """Train in a process of its own, on two devices; return what it prints."""
+    """Train in a separate process on two devices; return its output."""
     command = [sys.executable, "-m", "birdie_jax.train", *options]
     status, output = finish(command, folder=folder, devices=2)
     assert status == 0, output[-3000:]
@@ -104,7 +104,7 @@ def train(folder, *options: str) -> str:
 
 
 def fine_tune(folder: Path) -> None:
-    """Do what docs/fine_tune.md shows, on its own records and after the run in runs/tiny."""
+    """Run the commands of docs/fine_tune.md, with its own records, after the run in runs/tiny."""
     page = (REPOSITORY / "docs/fine_tune.md").read_text()
     (folder / "data").mkdir()
     (folder / "data/dialogues.jsonl").write_text(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
@@ -128,12 +128,12 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
                 continue
             others = page == "docs/transformers.md"
             if others or any("mamba" in one or "recurrentgemma" in one for one in options):
-                # So have the pages on Mamba, Griffin and transformers, in files of their own.
+                # The pages on Mamba, Griffin and transformers have their own test files.
                 continue
             run_verb(page, verb, [*options, *more])
             assert capsys.readouterr().out
     for page, options in shown("prune"):
-        # The text of a few documents has fewer windows than are measured by default.
+        # The text of a few documents has fewer windows than the default.
         smaller = ["--context=96", "--continuation=24", "--keep=0.5", "--policy=influence"]
         run_verb(page, "prune", [*options, *smaller])
         assert "influence" in capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
 
 
 def test_the_quickstart_ends_with_answers_to_held_out_lines(sandbox, monkeypatch, capsys):
-    """What its script asks of the run, of fewer questions; then its report."""
+    """Run the commands of its script with fewer questions, then its report."""
     monkeypatch.chdir(sandbox)
     commands = commands_of_script((REPOSITORY / "launch/quickstart.sh").read_text())
     assert [command[2] for command in commands] == [
@@ -161,7 +161,7 @@ def test_the_quickstart_ends_with_answers_to_held_out_lines(sandbox, monkeypatch
 
 
 def test_commands_of_the_pages_on_evaluation(sandbox, monkeypatch, capsys):
-    """Each of them after the export that it compares with, of fewer questions."""
+    """Run each command with fewer questions, after the export that it compares with."""
     monkeypatch.chdir(sandbox)
     with parsed("export", ["--workdir=runs/tiny", "--output=exported/compared"], whole=True) as module:
         module.main(["export"])
@@ -176,7 +176,7 @@ def test_commands_of_the_pages_on_evaluation(sandbox, monkeypatch, capsys):
                 for one in command.arguments[3:]
             ]
             options = [one.replace("exported/tiny", "exported/compared") for one in options]
-            # The page fine-tunes the run first; what it asks, any run can be asked.
+            # The page fine-tunes the run first, but any run accepts these commands.
             options = [one.replace("runs/phonebook_tiny", "runs/tiny") for one in options]
             capsys.readouterr()
             run_verb(command.page, "evaluate", options)
@@ -266,7 +266,7 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
 
 
 def squad_2() -> dict:
-    """Return a file of SQuAD 2.0: of two questions on a paragraph, one has an answer."""
+    """Return a file of SQuAD 2.0: two questions on a paragraph, one with an answer."""
     context = "abc def ghi jkl"
     answered = {"question": "abc?", "answers": [{"text": "def ghi", "answer_start": 4}]}
     unanswered = {"question": "xyz?", "answers": [], "is_impossible": True}
@@ -281,7 +281,7 @@ def squad_2() -> dict:
 
 
 def load_overridden(path: str, options: list[str]) -> Config:
-    """Return the configuration of a file with what command-line options set."""
+    """Return the configuration of a file with command-line overrides."""
     config = runpy.run_path(str(REPOSITORY / path))["get_config"]()
     for option in options:
         name, _, value = option.removeprefix("--config.").partition("=")
@@ -331,7 +331,7 @@ def test_commands_of_the_page_on_buckets(sandbox, in_bucket, s3_server, monkeypa
 
 
 def test_a_report_is_written_to_s3(sandbox, s3_url, capsys):
-    """Of a run that was copied there."""
+    """Write the report of a run that was copied there."""
     for name in list_files(sandbox / "runs/tiny"):
         if not name.startswith("checkpoints"):
             upload(sandbox / "runs/tiny" / name, make_path(s3_url) / name)

@@ -1,4 +1,4 @@
-"""The verbs of birdie_jax in this process: each defines its flags as it is imported, some of one name."""
+"""The verbs of birdie_jax in this process; their imports define flags, some with equal names."""
 
 import contextlib
 import importlib
@@ -32,18 +32,18 @@ REQUIRED = {
 
 @contextlib.contextmanager
 def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[ModuleType]:
-    """Parse a verb's command line as the verb does; give its module, whose flags then have their values.
+    """Parse a verb's command line like the verb; yield its module, with the values of its flags set.
 
     Args:
         verb: the name of a module of birdie_jax.
-        arguments: what follows the module on the command line.
-        whole: whether the required flags have to be there.
+        arguments: the arguments after the module.
+        whole: whether the required flags must be present.
 
     Raises:
-        absl.flags.Error: there is no such flag, or its value is none that it takes.
+        absl.flags.Error: a flag is unknown or has an invalid value.
         ConfigError: `--config.section.field` names no field.
     """
-    # Flags of verbs that another test has imported in this process.
+    # Flags of verbs that another test has imported.
     aside = {flag: flags.FLAGS[flag] for flag in flags.FLAGS if _is_of_verb(flag)}
     for flag in aside:
         delattr(flags.FLAGS, flag)
@@ -53,12 +53,12 @@ def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[Modu
     try:
         module = importlib.import_module(name)
         for flag in flags.FLAGS:
-            # A value that a command leaves out is checked here by `whole`, in a program by `app.run`.
+            # `whole` checks required flags here; `app.run` does in a program.
             flags.FLAGS[flag].required = False
             validators = flags.FLAGS[flag].validators
             flags.FLAGS[flag].validators = [one for one in validators if "None" not in one.message]
         check_overrides(arguments)
-        # ml_collections finds the fields that are set there.
+        # ml_collections reads the fields to set from sys.argv.
         with unittest.mock.patch.object(sys, "argv", subscript_keywords([verb, *arguments])):
             left = flags.FLAGS(sys.argv)
         assert left == [verb], f"unknown arguments {left[1:]}"
@@ -78,6 +78,6 @@ def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[Modu
 
 
 def _is_of_verb(flag: str) -> bool:
-    # Under test a function that defines flags is called by jaxtyping; None: a flag that was put back.
+    # In tests jaxtyping calls the functions that define flags; None: a restored flag.
     module = flags.FLAGS.find_module_defining_flag(flag)
     return module is None or module.startswith(("birdie_jax", "jaxtyping"))

@@ -1,4 +1,4 @@
-"""Run by test_plan.py on fake devices: one step of a run as the train loop executes it, and its costs."""
+"""Runs one step on fake devices like the train loop, and prints its costs; test_plan.py starts it."""
 
 import json
 import runpy

@@ -15,13 +15,13 @@ from birdie_jax.resolve import resolve_run
 from tests.micro_config import get_config
 
 TOPOLOGY = Topology("v5p:1x1x1", CHIPS["v5p"], (), ())
-# What a whole batch needs, and how long a step takes, by level; a part of a batch needs its share.
+# The bytes of a whole batch and the time of a step, by level; a part of a batch needs its share.
 BYTES = dict(zip(LEVELS, (1000, 700, 500, 300, 100, 60), strict=True))
 SECONDS = dict(zip(LEVELS, (1.0, 1.1, 1.2, 1.3, 1.4, 1.5), strict=True))
 
 
 def plan_within(available):
-    """Return what plans by the tables above; each part of a batch after the first costs 5 %."""
+    """Return a planner from the tables above; each further part of a batch costs 5 %."""
 
     def plan(run, topology):
         level, parts = run.config.model.remat, run.config.train.accumulation_steps

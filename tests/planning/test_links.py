@@ -63,7 +63,7 @@ def test_rings_of_v5e_are_dimensions_of_sixteen():
 
 
 def test_an_all_to_all_loads_links_by_distance():
-    # On a ring of 4 a part goes 1 link on average, one way or the other: 4 parts of a quarter, 2 ways.
+    # On a ring of 4 a part crosses 1 link on average, in either direction: 4 parts of a quarter, 2 ways.
     assert busy(grid(4, 4, 4), "all-to-all", range(4)) == {"links z": pytest.approx(PAYLOAD / 2 / LINK)}
     assert busy(grid(2, 2, 1), "all-to-all", range(2)) == {"links y": pytest.approx(PAYLOAD / 2 / LINK)}
 

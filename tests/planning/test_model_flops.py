@@ -1,4 +1,4 @@
-"""FLOPs of models and bytes of a train state, compared with sums by hand."""
+"""FLOPs of models and bytes of a train state, compared with counts by hand."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def config(**fields):
 
 
 def test_flops_of_a_gated_ssm_match_a_count_by_hand():
-    # Four maps into the state and one out of it, the forget bias, a norm; the final norm; the table.
+    # Four maps into the state and one from it, the forget bias, a norm; the final norm; the table.
     layer = 5 * 32 * 48 + 48 + 32
     expected = 6 * (2 * layer + 32 + 384 * 32)
     assert model_flops_per_token(config(name="gated_ssm"), 384, 128) == expected
@@ -50,7 +50,7 @@ def test_the_transform_of_an_encoder_head_counts_for_the_tokens_with_loss():
 
 @pytest.mark.parametrize(("head", "of_head"), [("classification", 0), ("spans", 32 * 2 + 2)])
 def test_a_model_with_a_fine_tuning_head_predicts_no_token(head, of_head):
-    """A head that reads a sample once does not count; the map of a head for every token does."""
+    """A head that reads a sample once does not count; a head's map for every token does."""
     model = config(name="bigs")
     tuned = replace(model, head=head, head_name="mood", head_outputs=2)
     body = model_flops_per_token(model, 384, 128, 0)

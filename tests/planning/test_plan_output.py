@@ -1,4 +1,4 @@
-"""A plan as text, table and JSON, made by hand from a recorded step without compiling."""
+"""A plan as text, table and JSON, from a recorded step without compiling."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -77,7 +77,7 @@ def test_the_keys_of_the_json_do_not_change(plan):
 def test_the_bounds_match_the_rates_of_the_chip(plan):
     bounds = plan_as_json(plan)["bounds"]
     assert bounds["products_seconds"] == pytest.approx(603_979_776 / 989.5e12)
-    # Gathers, twice, and the scatter of six layers go over NVLink; the sum of gradients over the network.
+    # Two gathers and the scatter of six layers use NVLink; the sum of gradients uses the network.
     layers = 6 * 512 * 512 * 2
     links = {"NVLink": 3 * layers / 2 / 450e9, "network": layers / 2 / 50e9}
     assert bounds["link_seconds"] == pytest.approx(links)

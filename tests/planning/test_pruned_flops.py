@@ -29,10 +29,10 @@ def test_paper_flops_match_the_paper_for_mamba(layers, features):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk", "birdie_ssm", "mamba"])
 def test_executed_flops_match_the_compiled_program(name):
-    """Exactly: every layer on its static positions; with the head on the one position that is asked for."""
-    # Mamba's steps have 2 numbers a token then; by 1 the compiler multiplies without a product.
+    """The counts are equal: each layer on its static positions, and the head on one position."""
+    # Mamba's steps then have 2 numbers per token; with 1 the compiler uses no matrix product.
     model, params = small_model(name, layers=3, features=32, state=64 if name == "mamba" else 16)
-    # By a policy that asks no layer for scores, which some layers might not give.
+    # This policy requires no scores, which some layers do not return.
     settings = PruningSettings(keep=0.3, policy="uniform")
     rows = PromptRows(
         jnp.ones((ROWS, TOKENS), jnp.int32),

@@ -1,4 +1,4 @@
-"""The choice of `model.remat`: the first level that fits, made once, and kept on resume."""
+"""The choice of `model.remat`: the first level that fits, chosen once and kept on resume."""
 
 import jax
 import pytest
@@ -37,7 +37,7 @@ def test_the_first_level_that_fits_is_chosen(run, gibibytes, level):
 
 
 def test_every_process_uses_the_same_answers(run):
-    """A process whose own device would do with less stops where the first one stops."""
+    """All processes stop at the level of the first process, even if an earlier one fits their device."""
     asked = []
 
     def agree(level, fits):

@@ -1,4 +1,4 @@
-"""All figures of FLOPs that Simba prints, to the printed digit."""
+"""All FLOP figures in the Simba paper, to the printed digit."""
 
 import pytest
 
@@ -28,7 +28,7 @@ PRINTED = [
 
 @pytest.mark.parametrize(("keep", "unit", "printed"), PRINTED)
 def test_every_figure_of_the_paper(keep, unit, printed):
-    """Of a pruned Mamba, a dense one, and where nothing can be kept of Pythia."""
+    """A pruned Mamba, a dense Mamba, and Pythia."""
     for name, figure in printed.items():
         if keep is None:
             flops = pythia_flops(*PYTHIA_SIZES[name])
@@ -39,7 +39,7 @@ def test_every_figure_of_the_paper(keep, unit, printed):
 
 
 def test_shares_of_dense_flops():
-    """The shares that the paper's figure 6 has on its axis, for the largest size."""
+    """The shares on the axis of the paper's figure 6, for the largest size."""
     size = MAMBA_SIZES["2.8b"]
     dense = mamba_flops(size, [1.0] * size.layers)
     found = [

@@ -103,7 +103,7 @@ def test_a_missing_compiler_is_refused_with_its_install_command(monkeypatch, tmp
 
 @pytest.mark.slow
 def test_plan_downloads_a_missing_compiler(monkeypatch, tmp_path, capfd):
-    """Of a package that is on disk, in the place of the compiler."""
+    """Use a package on disk instead of the compiler."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "setup.py").write_text(

@@ -1,4 +1,4 @@
-"""A pruned prefill reads the tokens that it reports, and no dropped token."""
+"""A pruned prefill reads the tokens that it reports, and no dropped tokens."""
 
 from functools import cache, partial
 
@@ -19,11 +19,11 @@ from birdie_jax.pruning.pruned_prefill import PromptRows, check_traced, layer_le
 from tests.generation.conftest import small_model
 from tests.quick_jit import quick_jit
 
-# Every layer of a pruned prefill has its own length, so programs compile for seconds; one model is fast.
+# Each layer has its own length, so a program takes seconds to compile; one model is in the fast tier.
 SLOW_NAMES = ("gated_ssm", "gated_ssm_plus", "birdie_ssm", "mamba", "mamba2")
 NAMES = ("hawk", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_NAMES))
 LAYERS = 3
-# Near a decay of 1 a rounding of the RG-LRU's root is a thousand times as large.
+# Near a decay of 1, the root in the RG-LRU magnifies rounding a thousand times.
 TOLERANCE = {"rtol": 2e-2, "atol": 1e-2}
 
 
@@ -46,7 +46,7 @@ def some_prompts(*lengths):
 
 @cache
 def program(model, settings):
-    """Return the compiled prefill of a model, one for all of its prompts of a shape."""
+    """Return the compiled prefill of a model, shared by all prompts of a shape."""
 
     @quick_jit
     def pruned(params, rows):
@@ -63,7 +63,7 @@ def run(model, params, prompts, settings):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_upper_layers_match_dense_layers_on_the_survivors(name):
-    """Every layer equals its block on the tokens that it says it has read, next to one another."""
+    """Each layer equals its block on the reported tokens, side by side."""
     model, params = small_model(name, layers=LAYERS)
     settings = PruningSettings(keep=0.2)
     (prompt,) = some_prompts(28)
@@ -112,7 +112,7 @@ def test_pruning_does_not_depend_on_the_batch(name, policy):
 
 @pytest.mark.slow
 def test_decoding_continues_from_the_survivors():
-    """Decoding after a pruned prefill is one pass in which the further tokens stay."""
+    """Decoding after a pruned prefill equals one pass in which further tokens stay."""
     model, params = small_model("gated_ssm_plus", layers=LAYERS)
     settings = PruningSettings(keep=0.3, policy="recency")
     (prompt,) = some_prompts(30)
@@ -120,7 +120,7 @@ def test_decoding_continues_from_the_survivors():
     _, cache, _ = run(model, params, [prompt], settings)
     decode = quick_jit(partial(model.apply, method=LanguageModel.hidden))
     found, _ = decode({"params": params}, jnp.asarray(more)[None], causal_layout(1, 2), cache)
-    # By recency the last of the context stay, whatever follows; the schedule gives their number.
+    # With recency the last tokens of the context stay; their number depends on the schedule.
     longer = prompt._replace(target_prefix=np.concatenate([prompt.target_prefix, more]))
     shares = settings.layer_shares(LAYERS)
     counts = [int(share * 32 + 0.5) + 2 for share in shares]

@@ -1,4 +1,4 @@
-"""The kept tokens of packed rows, checked against numpy's sorting."""
+"""The kept tokens of packed rows, compared with a sort in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def expected_kept(segments, context, score, share):
 def test_each_sample_keeps_its_best_tokens(seed, share):
     rng = np.random.default_rng(seed)
     segments, context = packed_row(rng)
-    # Few values, so some are equal.
+    # Few distinct values, so some are equal.
     score = rng.integers(0, 4, LENGTH).astype(np.float32)
     tokens = rows_of(segments, context)
     kept = np.asarray(kept_mask(tokens, jnp.asarray(score[None]), share))[0]

@@ -1,4 +1,4 @@
-"""Plots of the page on the cost of pruning: their scale, and their intervals."""
+"""Plots of the page of `prune`: their scale and intervals."""
 
 import re
 
@@ -10,7 +10,7 @@ from birdie_jax.reporting.svg import class_colour, default_style
 
 
 def heights(least_span, intervals=()):
-    """Return the values that the y axis names."""
+    """Return the labels of the y axis."""
     curve = Curve("random", [1.0, 2.0], [3.0, 3.006], class_colour(0), intervals=intervals)
     with default_style():
         svg = draw_curves([curve], "x", "y", "plot", least_span)

@@ -19,7 +19,7 @@ ASKED = ("--policy=influence,recency", "--keep=0.2", *SIZES)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run, a smaller one, and a text with markup in it."""
+    """A run, a smaller run, and a text with markup."""
     folder = tmp_path_factory.mktemp("prune")
     write_workdir(folder / "run", micro_config(layers=2))
     write_workdir(folder / "smaller", micro_config(layers=1))
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured(folder):
-    """The results of a first start, of one with more conditions, and of one with the same conditions."""
+    """The results of a first run, of one with more conditions, and of one with the same conditions."""
     base = ("prune", f"--workdir={folder}/run", f"--output={folder}/out", f"--text={folder}/text*.txt")
     compared, without = f"--compare={folder}/smaller", ("--shown=0", "--traced=0")
     commands = [

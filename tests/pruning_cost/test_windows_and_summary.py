@@ -39,7 +39,7 @@ def test_windows_do_not_overlap_and_contexts_end_together():
     np.testing.assert_array_equal(windows.contexts(2)[:, -1] + 1, windows.continuations[:, 0])
     with pytest.raises(ConfigError, match=r"--windows: found 6 of 10 tokens, .*; the text has 5"):
         choose_windows(documents(), 6, context=7, continuation=3, seed=0)
-    # Without a number, there are as many windows as the text has, and at most 300.
+    # Without a number, all windows of the text are used, at most 300.
     for length, count in ((10, 5), (20, 2), (2, 30)):
         given = {"context": length - 1, "continuation": 1, "seed": 0}
         assert len(choose_windows(documents(), None, **given).tokens) == count
@@ -76,7 +76,7 @@ def test_differences_are_paired_and_resampled_by_document():
     ]
     dense, influence, random = summarise_cells(cells, np.array([4, 4, 9]))
     assert dense.loss.mean == pytest.approx(8 / 3)
-    # The same in every window: no resample of pairs differs, however the losses do.
+    # The difference is equal in every window, so no resample of pairs changes it.
     for end in (influence.from_dense.mean, influence.from_dense.low, influence.from_dense.high):
         assert end == pytest.approx(0.5)
     assert influence.from_influence is None and dense.from_influence is None
@@ -85,7 +85,7 @@ def test_differences_are_paired_and_resampled_by_document():
     assert header.split()[:4] == ["policy", "keep", "context", "loss"]
     assert lines[0].split() == ["dense", "1", "4", "2.6667", "0.00", "0.00"]
     assert "+0.5000 [+0.0000, +1.5000]" in lines[2]
-    # Documents are resampled: one has the differences 0.5 and -0.5, the other 1.5.
+    # Whole documents are resampled: one has the differences 0.5 and -0.5, the other 1.5.
     assert (random.from_influence.low, random.from_influence.high) == pytest.approx((0.0, 1.5))
 
 

@@ -1,4 +1,4 @@
-"""Workdirs of runs that never happened, with losses that fall like those of real ones."""
+"""Synthetic workdirs, with losses that fall like those of real runs."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ TEXT = (
 
 
 def paper_arms() -> list[dict]:
-    """The 104 arms in 7 classes of the paper era."""
+    """The 104 arms in 7 classes of the paper."""
     return [
         _arm(arm.group, arm.objective.name, arm.name, **dataclasses.asdict(arm.objective))
         for arm in make_mixture("birdie", 2048).arms
@@ -23,7 +23,7 @@ def paper_arms() -> list[dict]:
 
 
 def tiny_arms() -> list[dict]:
-    """Eight arms, most of them alone in their class."""
+    """Eight arms; most are the only arm of their class."""
     return [
         _arm("infilling", "span_corruption", rate=0.15, mean_span=3),
         _arm("autoencoding", "full_span_corruption", rate=0.15, mean_span=3),

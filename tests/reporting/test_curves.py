@@ -42,7 +42,7 @@ def test_smoothing_keeps_the_middle_of_a_line_and_constants():
 
 
 def test_mixture_after_a_decision_is_on_the_next_line():
-    # The decision's own line (row 2) still shows the old mixture; the last line has none after it.
+    # The decision's own line (row 2) still has the old mixture; no line follows the last one.
     probability = np.array([[NAN, NAN], [0.5, 0.5], [0.5, 0.5], [0.9, 0.1], [0.9, 0.1]])
     after = curves.mixture_after(probability, np.array([0, 2, 4]))
     np.testing.assert_allclose(after, [[0.5, 0.5], [0.9, 0.1], [0.9, 0.1]])

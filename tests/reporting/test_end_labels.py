@@ -1,4 +1,4 @@
-"""Labels at the ends of lines are in order, apart, inside the panel, near their lines."""
+"""Labels at the ends of lines are in order, separate, inside the panel and near their lines."""
 
 import numpy as np
 import pytest

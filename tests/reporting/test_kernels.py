@@ -1,4 +1,4 @@
-"""Kernels that are read from parameters are what the layers do, and what is drawn of them is scaled."""
+"""Kernels from parameters match the layers' outputs, and plots scale them."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ LENGTH = 12
 
 @pytest.mark.slow
 def test_a_kernel_is_the_impulse_response_of_its_layer():
-    """Without D, which the answer has in the place of the token itself."""
+    """Except D, which the response has at the token itself."""
     section = EncoderConfig(ssm_state=4, ssm_heads=2)
     layout = packed_layout(jnp.ones((1, 2 * LENGTH - 1), jnp.int32), jnp.ones((1, 2 * LENGTH - 1), bool))
     impulse = jnp.zeros((1, 2 * LENGTH - 1, 2)).at[0, LENGTH - 1].set(1)

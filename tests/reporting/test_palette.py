@@ -1,4 +1,4 @@
-"""Series differ to people with red-green weakness, and are seen on their paper."""
+"""Series are distinct with red-green colour blindness, and contrast with their paper."""
 
 import re
 
@@ -57,7 +57,7 @@ def luminance(colours):
 @pytest.mark.parametrize("vision", _VISIONS)
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 def test_any_two_colours_differ(colours, vision):
-    """Two patches side by side differ visibly from about 2 on; the lines of a plot are thin."""
+    """Adjacent patches differ visibly from about 2; the lines of a plot are thin and need more."""
     seen = np.clip(linear(colours) @ _VISIONS[vision].T, 0, 1)
     places = np.cbrt(seen @ _CONES.T) @ _OKLAB.T
     distances = 100 * np.linalg.norm(places[:, None] - places[None], axis=-1)
@@ -66,6 +66,6 @@ def test_any_two_colours_differ(colours, vision):
 
 @pytest.mark.parametrize(("colours", "paper"), list(zip((LIGHT, DARK), _PAPERS, strict=True)))
 def test_colours_have_contrast_to_their_paper(colours, paper):
-    """A contrast of 3, as WCAG 2.2, 1.4.11 asks of graphics."""
+    """WCAG 2.2, 1.4.11 requires a contrast of 3 for graphics."""
     pairs = np.stack([luminance(colours), np.full(len(colours), luminance([paper])[0])])
     assert (pairs.max(axis=0) / pairs.min(axis=0)).min() >= 3

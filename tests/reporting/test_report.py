@@ -1,4 +1,4 @@
-"""The page as a whole: what it names, what it must not refer to, and when it refuses to be written."""
+"""The whole page: its contents, no external references, and errors."""
 
 import html.parser
 import itertools
@@ -29,13 +29,13 @@ from birdie_jax.reporting.sections.what_ran import WHAT_RAN
 from birdie_jax.vocabulary import special_token_name
 from tests.forked_verbs import run_commands
 
-# A page takes seconds to draw. A test of a few sections draws these alone.
+# A page takes seconds to draw, so tests of a few sections draw only these.
 OF_SCALARS = (TRAINING, MACHINE, OTHER_SCALARS)
 VOID = {"meta", "br", "wbr", "link", "img", "input", "hr", "base", "source", "embed"}
 
 
 class Page(html.parser.HTMLParser):
-    """Checks nesting while it parses, and keeps tags, attributes and the text outside of tags."""
+    """Checks nesting while parsing, and keeps tags, attributes and the text outside of tags."""
 
     def __init__(self, source):
         super().__init__()
@@ -67,7 +67,7 @@ class Page(html.parser.HTMLParser):
 
 
 def few_arms():
-    """Copying, deshuffling and causal LM: enough for what does not depend on their number."""
+    """Copying, deshuffling and causal LM, for tests that do not depend on the number of arms."""
     return [tiny_arms()[index] for index in (3, 4, 7)]
 
 
@@ -98,7 +98,7 @@ def short(tmp_path):
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory):
-    """The page of a run with markup in texts, numbers that are not finite, and shares of target tokens."""
+    """The page of a run with markup in texts, non-finite numbers, and shares of target tokens."""
     workdir = write_workdir(
         tmp_path_factory.mktemp("runs") / "odd", few_arms(), steps=20, log_every=10, decide_every=10
     )
@@ -212,7 +212,7 @@ def test_mixtures_of_target_tokens_say_so(odd):
     ("line", "said"),
     [
         (-1, ("Not complete: step 1 of 200 (0.5 %)", "not measured yet", "No rewarded decision so far")),
-        # It has validation only.
+        # The run has only validation losses.
         (0, ("Latest train loss –", "Best causal validation loss")),
     ],
 )
@@ -246,7 +246,7 @@ def panel_titles(page_source):
 
 
 def test_run_without_arms(tmp_path):
-    """Any program that uses the engine has a report: of whatever it logged, and of nothing else."""
+    """Any program that uses the engine gets a report of the values that it logged."""
     lines = [
         {"step": step, "loss": 1 / step, "learning_rate": 0.1, "rmse": 2 / step, "elapsed_seconds": step}
         for step in range(1, 5)
@@ -289,7 +289,7 @@ def test_unknown_scalars_have_a_curve_each(short):
 
 
 def test_an_added_section_takes_its_scalars(short):
-    """A new kind of section is one object; the scalars that it draws are drawn once."""
+    """A new kind of section is one object; its scalars are drawn only once."""
 
     def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         if not scalars:
@@ -320,7 +320,7 @@ def test_more_classes_than_colours(tmp_path):
 
 def test_shares_are_shown_as_expected_and_as_measured(short):
     arms = json.loads((short / "arms.json").read_text())
-    # Of each arm the shares of examples, positions and target tokens, and what was counted.
+    # The shares of examples, positions and target tokens of each arm, and the counts.
     shares = ((0.5, 0.625, 0.25), (0.25, 0.25, 0.125), (0.25, 0.125, 0.625))
     counts = ((6, 30, 10), (3, 20, 10), (1, 50, 60))
     lines = read_lines(short)
@@ -465,7 +465,7 @@ WRONG = [None, True, [], {}, "x", -1, 10**400, float("nan"), float("inf"), [[1]]
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
 def test_json_of_other_types_gives_a_page_or_one_line(short, value):
-    """Fields that the page reads: what cannot stand there is refused, whatever it is, in one line."""
+    """Invalid values of fields that the page reads are refused in one line."""
     config = json.loads((short / "config.json").read_text())
     broken = {
         **{name: {**config, name: value} for name in ("train", "bandit", "model", "seed")},
@@ -482,7 +482,7 @@ def test_json_of_other_types_gives_a_page_or_one_line(short, value):
         before = (short / name).read_text() if (short / name).exists() else "{}"
         (short / name).write_text(json.dumps(contents))
         try:
-            # What reads them is the top of the page.
+            # The top of the page reads them.
             assert write_report(short, ()).exists()
         except RecordError as error:
             assert "\n" not in str(error)

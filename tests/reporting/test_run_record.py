@@ -1,4 +1,4 @@
-"""Reading a workdir: errors name the file and the place, and what is allowed."""
+"""Reading a workdir: errors name the file, the place and the allowed values."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The report shows the newest evaluation of each name, and tasks that were measured while training."""
+"""The report shows the newest evaluation of each name, and tasks measured during training."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.tasks.toy_tasks import Lengths
 
 
 def write_evaluation(workdir, step, name, right):
-    """Write an evaluation of eighty answers; those with the numbers in `right` are right."""
+    """Write an evaluation of eighty answers; the numbers in `right` are correct."""
     answers = tuple(
         ScoredAnswer(
             Question(
@@ -58,7 +58,7 @@ def test_evaluations_are_shown(workdir):
     assert "evaluated at step 40" in page
     assert "evaluated at step 20" not in page
     assert "characters by numbers" in page
-    # A group of one value is no curve.
+    # A group with one value has no curve.
     assert "characters by one" not in page
     assert "0: 1.000 of 20; 1: 1.000 of 20; 2: 1.000 of 20; 3: 0.000 of 20" in page
     assert "while training" in page
@@ -75,7 +75,7 @@ def test_evaluations_are_shown(workdir):
         assert low <= float(mean) <= high
         # On an axis from 0 to 1 that is 232 wide.
         assert f'<circle cx="{4 + 232 * float(mean):.1f}"' in row[1]
-    # What is drawn here is not among the other scalars.
+    # Scalars in this section are not among the other scalars.
     assert page.count("recall") == 1
 
 

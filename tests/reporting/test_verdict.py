@@ -1,4 +1,4 @@
-"""The first screen: what the sentence says of good and of bad runs, and the figures below it."""
+"""The first screen: the sentence about good and bad runs, and the figures below it."""
 
 import dataclasses
 import json
