@@ -160,23 +160,23 @@ def run(processes: Processes) -> None:
         # Load before the first question, and keep the parameters in the host's memory.
         loaded = _load_any(other)
         models.append(_prepare(loaded._replace(params=jax.device_get(loaded.params)), tasks, processes))
-    asked = [_ask(model, tasks, None if number else kept) for number, model in enumerate(models)]
+    measured = [_measure(model, tasks, None if number else kept) for number, model in enumerate(models)]
     if not processes.first:
         return
-    differences = [_differences(tasks, asked[0], others) for others in asked[1:]]
+    differences = [_differences(tasks, measured[0], others) for others in measured[1:]]
     if kept is not None:
-        _keep_differences(kept, asked, differences)
+        _keep_differences(kept, measured, differences)
     if _JSON.value is not None:
-        records = [evaluation.record.to_json() for one in asked for evaluation in one]
+        records = [evaluation.record.to_json() for one in measured for evaluation in one]
         write_json(
             make_path(_JSON.value),
-            {"evaluations": records, "differences": _differences_json(asked, differences)},
+            {"evaluations": records, "differences": _differences_json(measured, differences)},
         )
     if _PREDICTIONS.value is not None:
-        write_predictions(_PREDICTIONS.value, tasks, asked[0])
+        write_predictions(_PREDICTIONS.value, tasks, measured[0])
     if _ANSWERS.value is not None:
-        write_whole(make_path(_ANSWERS.value), b"".join(map(_answer_lines, asked)))
-    _print(asked, differences)
+        write_whole(make_path(_ANSWERS.value), b"".join(map(_answer_lines, measured)))
+    _print(measured, differences)
 
 
 def _outputs(tasks: Sequence[NamedTask]) -> list[Output]:
@@ -203,7 +203,7 @@ def _load_any(folder: str) -> TrainedModel:
     return model_of_folder(folder)
 
 
-class _AskedModel(NamedTuple):
+class _ReadyModel(NamedTuple):
     """A model that supports all tasks.
 
     Attributes:
@@ -217,18 +217,20 @@ class _AskedModel(NamedTuple):
     processes: Processes
 
 
-def _prepare(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> _AskedModel:
+def _prepare(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> _ReadyModel:
     """Check that a model supports all tasks, and read their data."""
     arms = arms_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
     check_tasks(tasks, arms, trained.config, max_length_of(trained.model, trained.config))
     for named in tasks:
         named.task.check_data(trained.tokenizer)
-    return _AskedModel(trained, arms, processes)
+    return _ReadyModel(trained, arms, processes)
 
 
-def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = None) -> list[Evaluation]:
+def _measure(
+    ready: _ReadyModel, tasks: Sequence[NamedTask], kept: Workdir | None = None
+) -> list[Evaluation]:
     """Measure all tasks; save each one in the workdir, if any, before the next."""
-    trained, arms, processes = asked
+    trained, arms, processes = ready
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
     print(f"{trained.origin}: {trained.model.config.name}, prompt form: {names}", file=sys.stderr)
     costs = _Costs(trained)
@@ -255,7 +257,7 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
     evaluations = []
     for named in tasks:
         shown = _Progress(named.name)
-        costs.asked = named
+        costs.task = named
         in_form = dataclasses.replace(identity, prompt_format=arms.of(named.task).name)
         evaluations.append(evaluate(named, model, in_form, shown, _SEED.value))
         shown.end(evaluations[-1].record)
@@ -268,16 +270,16 @@ class _Costs:
     """Prints, before a task, its cost and whether its lengths fit the model.
 
     Attributes:
-        asked: the task.
+        task: the task.
     """
 
     def __init__(self, trained: TrainedModel):
         self._trained = trained
-        self.asked: NamedTask | None = None
+        self.task: NamedTask | None = None
 
     def __call__(self, work: Workload) -> None:
-        assert self.asked is not None
-        name, task = self.asked
+        assert self.task is not None
+        name, task = self.task
         line = f"{name}: {work.questions:,} questions, {work.tokens:,} prompt tokens"
         if work.answer_tokens:
             line += f", at most {work.answer_tokens:,} answer tokens"
@@ -333,14 +335,14 @@ def _keep(workdir: Workdir, evaluation: Evaluation) -> None:
 
 
 def _keep_differences(
-    workdir: Workdir, asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
+    workdir: Workdir, measured: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
 ) -> None:
     """Write the differences from other models, if any, to the workdir's records."""
-    for number, (record, _) in enumerate(asked[0]) if differences else ():
+    for number, (record, _) in enumerate(measured[0]) if differences else ():
         found = [
             ModelDifference(others[number].record.model, pairs, metrics)
             for others, (metrics, pairs) in zip(
-                asked[1:], [each[number] for each in differences], strict=True
+                measured[1:], [each[number] for each in differences], strict=True
             )
         ]
         path = workdir.evaluation(record.model.step, record.name)
@@ -366,7 +368,7 @@ def _differences(tasks: Sequence[NamedTask], first: _Scores, other: _Scores) -> 
 
 
 def _differences_json(
-    asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
+    measured: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
 ) -> list[dict[str, Any]]:
     return [
         {
@@ -376,26 +378,26 @@ def _differences_json(
             "pairs": pairs,
             "metrics": {metric: interval.__dict__ for metric, interval in metrics.items()},
         }
-        for others, found in zip(asked[1:], differences, strict=True)
+        for others, found in zip(measured[1:], differences, strict=True)
         for evaluation, (metrics, pairs) in zip(others, found, strict=True)
     ]
 
 
-def _print(asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]) -> None:
-    records = [[evaluation.record for evaluation in scores] for scores in asked]
+def _print(measured: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]) -> None:
+    records = [[evaluation.record for evaluation in scores] for scores in measured]
     if len(records) == 1:
         print(evaluation_table(records[0]))
         for record in records[0]:
             if text := breakdown_tables(record):
                 print(f"\n{text}")
-        _print_answers(asked[0])
+        _print_answers(measured[0])
         return
     origins = [f"{own[0].model.origin} step {own[0].model.step}" for own in records]
     print(comparison_table(origins, records, differences))
     for origin, own in zip(origins, records, strict=True):
         for line in refused_lines(own):
             print(f"{origin}: {line}")
-    for origin, scores in zip(origins, asked, strict=True):
+    for origin, scores in zip(origins, measured, strict=True):
         if _SHOWN.value:
             print(f"\n{origin}")
         _print_answers(scores)

@@ -56,7 +56,7 @@ class ForkedRun:
         assert list(command[:2]) == [sys.executable, "-m"] and module.startswith("birdie_jax."), command
         reading, writing = os.pipe()
         verb = module.removeprefix("birdie_jax.")
-        asked = {
+        request = {
             "verb": verb,
             "arguments": list(command[3:]),
             "environment": dict(environment),
@@ -65,7 +65,7 @@ class ForkedRun:
             "max_file_bytes": max_file_bytes,
         }
         self._forker = _forker_with(_settings_of_jax(environment))
-        self.pid = self._forker.ask(asked, writing)
+        self.pid = self._forker.ask(request, writing)
         os.close(writing)
         self.stdout = os.fdopen(reading)
         self.returncode: int | None = None

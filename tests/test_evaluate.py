@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def asked(folder):
+def printed(folder):
     """The output of the successful commands."""
     task = f"--task=mine=jsonl:path={folder}/questions.jsonl,max_tokens=8"
     commands = [
@@ -57,8 +57,8 @@ def asked(folder):
     return results
 
 
-def test_the_table_and_the_files(folder, asked):
-    _, table, errors = asked[0]
+def test_the_table_and_the_files(folder, printed):
+    _, table, errors = printed[0]
     assert f"{folder}/runs/a step 5: gated_ssm_plus, prompt form: prefix_lm" in errors
     assert "mine: 5 answers in " in errors
     assert table.splitlines()[1].split()[0] == "mine"
@@ -75,8 +75,8 @@ def test_the_table_and_the_files(folder, asked):
     assert [line["prompt"] for line in lines] == PROMPTS
 
 
-def test_the_cost_is_printed_first(folder, asked):
-    _, _, errors = asked[0]
+def test_the_cost_is_printed_first(folder, printed):
+    _, _, errors = printed[0]
     tokens = re.search(
         r"^mine: 5 questions, (\d+) prompt tokens, at most 40 answer tokens; (.*)", errors, re.M
     )
@@ -93,16 +93,16 @@ def test_the_cost_is_printed_first(folder, asked):
     assert "mine: the longest takes 130 tokens, and the model has learned rows of 128\n" in errors
 
 
-def test_answers_match_generate(folder, asked):
+def test_answers_match_generate(folder, printed):
     lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
     assert [line["model"] for line in lines] == [f"{folder}/runs/a"] * 5 + [f"{folder}/runs/b"] * 5
-    assert lines[1]["answer"] + "\n" == asked[2][1]
+    assert lines[1]["answer"] + "\n" == printed[2][1]
     assert lines[1]["evaluation"] == "mine"
 
 
 @pytest.mark.parametrize("name", ["both", "text"])
-def test_models_are_compared(folder, asked, name):
-    assert f"A: {folder}/runs/a step 5\nB: {folder}/runs/b step 9\n" in asked[1][1]
+def test_models_are_compared(folder, printed, name):
+    assert f"A: {folder}/runs/a step 5\nB: {folder}/runs/b step 9\n" in printed[1][1]
     found = json.loads((folder / f"{name}.json").read_text())
     first, second = (one["metrics"] for one in found["evaluations"])
     (difference,) = found["differences"]
@@ -115,10 +115,10 @@ def test_models_are_compared(folder, asked, name):
         return
     assert first.keys() >= {"loss", "perplexity"}
     shown = difference["metrics"]["loss"]["mean"]
-    assert re.search(rf"^ +B .* {re.escape(f'{shown:+.4f}')} ", asked[3][1], re.M), asked[3][1]
+    assert re.search(rf"^ +B .* {re.escape(f'{shown:+.4f}')} ", printed[3][1], re.M), printed[3][1]
 
 
-def test_the_report_shows_it(folder, asked):
+def test_the_report_shows_it(folder, printed):
     page = (folder / "runs/a/report.html").read_text()
     assert "evaluated at step 5" in page
     (loss,) = json.loads((folder / "text.json").read_text())["differences"]
@@ -173,7 +173,7 @@ def test_wrong_input_is_reported_in_one_line_and_leaves_no_files(folder):
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
 
-def test_two_processes_give_the_scores_of_one(folder, asked, tmp_path):
+def test_two_processes_give_the_scores_of_one(folder, printed, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -67,7 +67,7 @@ def scan_candidates(model: ModelConfig, platform: str) -> tuple[str, ...]:
 
 
 def _can_be(model: ModelConfig, implementation: str, platform: str) -> bool:
-    asked = replace(model, scan_implementation=implementation)
+    changed = replace(model, scan_implementation=implementation)
     refused: list[str] = []
 
     def require(condition: bool, field: str, allowed: str) -> None:
@@ -75,7 +75,7 @@ def _can_be(model: ModelConfig, implementation: str, platform: str) -> bool:
         if not condition and field == "model.scan_implementation":
             refused.append(field)
 
-    mixer_config(asked).check_platform(asked, platform, require)
+    mixer_config(changed).check_platform(changed, platform, require)
     return not refused
 
 

@@ -84,11 +84,11 @@ def make_stage_sequence(config: Config, stages: Sequence[Stage], tokenizer: Toke
         )
         ends.append(first_step + rows[-1].num_steps)
         hashes.append(examples.sha256 if isinstance(examples, RecordedExamples) else repr(stage.task))
-    total, asked = ends[-1], config.train.num_steps
-    if asked > total:
+    total, limit = ends[-1], config.train.num_steps
+    if limit > total:
         raise ConfigError(
-            f"config.train.num_steps: found {asked}; allowed: at most {total}, the steps of "
+            f"config.train.num_steps: found {limit}; allowed: at most {total}, the steps of "
             "config.finetune.stages, or 0: all of them"
         )
     identity = hashlib.sha256(json.dumps([tokenizer.sha256, *hashes]).encode()).hexdigest()
-    return StageSequence(tuple(stages), tuple(rows), tuple(ends), asked or total, identity)
+    return StageSequence(tuple(stages), tuple(rows), tuple(ends), limit or total, identity)

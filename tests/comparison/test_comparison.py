@@ -104,11 +104,11 @@ def write_evaluation(workdir, task, right, *, answers=True):
 def test_answers_are_paired_by_question(folder):
     task = make_task("jsonl", {"path": "q.jsonl"}, "task")
     paths = [folder / "mixture/run_a", folder / "causal/run_a"]
-    asked = [
+    evaluated = [
         write_evaluation(path, task, right)
         for path, right in zip(paths, ({1, 2}, set(range(9))), strict=True)
     ]
-    wanted, _ = paired_differences(task, *asked)
+    wanted, _ = paired_differences(task, *evaluated)
     row = next(row for row in evaluation_rows(read_sides(paths)) if row.name == "asked: exact match")
     found = wanted["exact_match"]
     assert row.differences[0].text == f"{found.mean:+.3g}"

@@ -169,8 +169,8 @@ def test_a_run_with_a_teacher_logs_its_losses_and_resumes_with_the_same_bits(
 def test_two_processes_divide_a_teacher(taught, source, teacher, tmp_path):
     run = tmp_path / "run"
     divided = ("--config.mesh.data=2", "--config.mesh.fsdp=2")
-    asked = command(run, source, *taught_by(teacher), *divided)
-    processes = [start(each, devices=2) for each in in_two_processes(asked)]
+    arguments = command(run, source, *taught_by(teacher), *divided)
+    processes = [start(each, devices=2) for each in in_two_processes(arguments)]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     for line, other in zip(metrics(run), metrics(taught), strict=True):
@@ -232,14 +232,14 @@ def test_two_processes_resume_the_run_of_one_on_another_mesh(whole, source, tmp_
 def test_other_verbs_read_a_fine_tuned_run(whole, tmp_path):
     workdir, _ = whole
     folder = tmp_path / "exported"
-    asked = ("--prompt=abc", "--max_tokens=4")
+    prompt = ("--prompt=abc", "--max_tokens=4")
     by_arm, exported, by_folder, report, otherwise = run_commands(
         [
-            ("generate", f"--workdir={workdir}", *asked),
+            ("generate", f"--workdir={workdir}", *prompt),
             ("export", f"--workdir={workdir}", f"--output={folder}"),
-            ("generate", f"--model={folder}", *asked),
+            ("generate", f"--model={folder}", *prompt),
             ("report", f"--workdir={workdir}"),
-            ("generate", f"--workdir={workdir}", "--objective=copying", *asked),
+            ("generate", f"--workdir={workdir}", "--objective=copying", *prompt),
         ]
     )
     assert by_arm[0] == 0 and "prompt form: prefix_lm" in by_arm[2]

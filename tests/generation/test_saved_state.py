@@ -145,7 +145,7 @@ def test_attention_with_a_window_has_a_state_of_constant_size(name):
 
 def test_invalid_prompts_of_states_are_refused():
     generator = Generator(*small_model())
-    asked = Prompt(QUESTIONS[1], NONE)
+    question = Prompt(QUESTIONS[1], NONE)
 
     def refusal(function, *arguments, **options):
         with pytest.raises(SavedStateError) as error:
@@ -155,17 +155,17 @@ def test_invalid_prompts_of_states_are_refused():
     assert refusal(generator.read_state, Prompt(NONE, NONE)) == (
         "prompt of a state: found 0 tokens; allowed: at least 1"
     )
-    assert refusal(generator.read_state, asked, 1024) == (
+    assert refusal(generator.read_state, question, 1024) == (
         "chunks of 1,024 tokens: gated_ssm_plus reads a context in both directions, all of it at once; "
         "allowed: no chunks, or a model with model.bidirectional=False"
     )
     # Two layers with a key and a value of 16 numbers, and a mark, per token.
-    assert refusal(Generator(*small_model("transformer")).read_state, asked) == (
+    assert refusal(Generator(*small_model("transformer")).read_state, question) == (
         "transformer: its state grows by 258 bytes with each token, and cannot be saved; allowed: a "
         "recurrent model, whose state has a constant size"
     )
     started = generator.read_state(Prompt(NONE, CONTEXT))
-    assert refusal(lambda: next(generator.generate_chunks([asked], [1], [0], states=[started]))) == (
+    assert refusal(lambda: next(generator.generate_chunks([question], [1], [0], states=[started]))) == (
         "prompt after a state that has the start token: found 5 tokens of context and 0 of a target "
         "prefix; allowed: 0, and at least 1"
     )

@@ -149,8 +149,10 @@ def test_the_quickstart_ends_with_answers_to_held_out_lines(sandbox, monkeypatch
     assert [command[2] for command in commands] == [
         f"birdie_jax.{verb}" for verb in ("train", "evaluate", "report")
     ]
-    asked = [one.replace("lengths=", "questions_per_length=3,lengths=") for one in commands[1][3:]]
-    run_verb("docs/start.md", "evaluate", asked)
+    fewer_questions = [
+        one.replace("lengths=", "questions_per_length=3,lengths=") for one in commands[1][3:]
+    ]
+    run_verb("docs/start.md", "evaluate", fewer_questions)
     printed = capsys.readouterr().out
     run_verb("docs/start.md", "report", list(commands[2][3:]))
     answers = (sandbox / "runs/tiny/report.html").read_text().partition('id="answers"')[2]

@@ -38,14 +38,14 @@ def test_the_first_level_that_fits_is_chosen(run, gibibytes, level):
 
 def test_every_process_uses_the_same_answers(run):
     """All processes stop at the level of the first process, even if an earlier one fits their device."""
-    asked = []
+    agreed = []
 
     def agree(level, fits):
-        asked.append((level, fits))
+        agreed.append((level, fits))
         return level == "mixer"
 
     assert choose_level(run, try_within(100), agree)[0] == "mixer"
-    assert asked == [("recurrences", True), ("dots", True), ("mixer", True)]
+    assert agreed == [("recurrences", True), ("dots", True), ("mixer", True)]
 
 
 def test_the_choice_is_recorded_and_kept(run, tmp_path):
