@@ -108,7 +108,7 @@ class BanditConfig:
             fourth power.
         candidate_prior: classes (random masses of classes, each split at random within its class) or arms
             (random over all arms, as published: the mass of a class stays near its share of the arms).
-        average_best: the number of best candidates whose mean is the proposal; 1 = the best one.
+        average_best: the number of best candidates to average for the proposal; 1 = the best one.
         top_arms: M of `selection` top_arms.
         explore_first: share of all decisions that always explore.
         explore_decay: share of all decisions over which the probability of exploring then falls along a

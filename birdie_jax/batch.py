@@ -26,7 +26,7 @@ class Batch(NamedTuple):
         bidirectional: bool, true on the context (the paper's attn_mask = 1), false from the start token on;
             with labels in place true on the whole sample.
         arm_ids: int32, the objective arm of the sample, -1 on padding; with several corpora, the arm plus
-            the number of arms times that of the corpus.
+            the number of arms times the number of the corpus.
     """
 
     tokens: PackedIds

@@ -66,7 +66,7 @@ _FIELDS_HELP = (
 
 
 class ConfigFlagError(flags.Error):
-    """An invalid value of --config or of one of its fields; the message says what is allowed."""
+    """An invalid value of --config or of one of its fields; the message has the allowed values."""
 
 
 class ConfigFileParser(flags.ArgumentParser):

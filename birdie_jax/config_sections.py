@@ -94,9 +94,9 @@ class DataConfig:
             fit is read from the bucket record by record; gs:// supports this, s3:// does not.
         tokenizer: a SentencePiece .model; empty = train one on a sample of the source.
         vocab_size: pieces of a new tokenizer.
-        text_field: field of .jsonl, .parquet and .json records that holds the text; a.b = the field b of a.
+        text_field: the field of .jsonl, .parquet and .json records with the text; a.b = the field b of a.
         record_tokens: the maximum number of tokens in a record; longer documents are split.
-        validation_fraction: share of documents held out.
+        validation_fraction: the share of held-out documents.
         document_separator: text between two documents of a file; empty = each file is one document.
         document_filter: the condition on a record's fields to keep it as a document, as in "language == en
             and len(text) >= 200"; empty = all. See docs/prepare_text.md.
@@ -177,7 +177,7 @@ class MixerConfig:
 
     @property
     def has_attention(self) -> bool:
-        """Whether the mixer's cache holds tokens instead of a recurrent state."""
+        """Whether the mixer's cache has tokens instead of a recurrent state."""
         return False
 
     @property
@@ -446,8 +446,8 @@ class TrainConfig:
         profile: steps to trace for xprof, first:last, as in "20:22".
         average_decay: the factor of earlier parameters' weight at each addition, in parameter_average.
         average_every_steps: steps between two additions, in parameter_average.
-        trackers: names of trackers, separated by commas, to which the first process sends the metrics:
-            wandb (Weights & Biases), mlflow, or a tracker that an import registers.
+        trackers: names of trackers, separated by commas: wandb (Weights & Biases), mlflow, or a tracker
+            that an import registers. The first process sends them the metrics.
         lost_seconds: the time after which a process that does not answer counts as lost, and the other
             processes stop.
         hung_seconds: the time after which a process counts as hung if its loop makes no progress; the other
@@ -527,7 +527,7 @@ class InitConfig:
             empty = all parameters start at random. In a configuration file, write `config.init["from"] =
             "runs/other"`, because `from` is a keyword.
         optimizer: also continue with the optimizer, the data position and the bandit of the checkpoint: a
-            branch of a pre-training run, whose steps count from there.
+            branch of a pre-training run, which continues its count of steps.
     """
 
     # `from` is a Python keyword.

@@ -26,7 +26,8 @@ RankOrDerived = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 ScaleOrDerived = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e3, special=(0,))]
 # Added to the learned scale of a norm.
 NormOffset = Annotated[float, Bounds(at_least=0, at_most=1)]
-# The bound of scores; 0 = none. Below 0.01 scores would hardly differ; above the maximum float32 overflows.
+# The bound of scores; 0 = none. The loss needs some distance between scores, and float32 must hold the
+# largest.
 SoftCapOrNone = Annotated[float, Bounds(more_than=0, at_least=1e-2, at_most=1e6, special=(0,))]
 # An id of a token; 0, padding, means none.
 TokenIdOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24 + 2**8)]
@@ -52,7 +53,7 @@ LoraAlpha = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e6)]
 Temperature = Annotated[float, Bounds(at_least=0.05, at_most=100)]
 LossWeight = Annotated[float, Bounds(at_least=0, at_most=1e6)]
 
-# Only the ratios of weights count.
+# Only the ratios of weights count. MaxEpochs exceeds any useful number of passes over a text.
 CorpusWeight = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1e6)]
 MaxEpochs = Annotated[float, Bounds(at_least=0, at_most=1e6)]
 

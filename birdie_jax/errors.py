@@ -136,7 +136,7 @@ class TrainingDiverged(BirdieError, RuntimeError):  # noqa: N818 - the run's out
 
 
 class RecordError(BirdieError, ValueError):
-    """A workdir has no valid record; the message names the file, the place and what is allowed."""
+    """A workdir has no valid record; the message names the file, the place and the allowed values."""
 
 
 class InteropError(BirdieError, ValueError):
@@ -179,7 +179,7 @@ class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which 
 
 
 class DamagedError(ValueError):
-    """A checkpoint's bits differ from the saved ones; the message says which."""
+    """A checkpoint's bits differ from the saved ones; the message names them."""
 
 
 class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state

@@ -44,7 +44,7 @@ def _load_model() -> tuple[str, ExportedModel, str]:
     """Return a text about the source, --workdir or --model, the stored model, and its card.
 
     Raises:
-        ConfigError: both flags or neither are given, or --step is given with --model.
+        ConfigError: both flags or neither are set, or --step is set with --model.
     """
     if (_WORKDIR.value is None) == (_MODEL.value is None):
         raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))

@@ -212,7 +212,7 @@ def _load_model() -> TrainedModel:
     """Return the model of --workdir or --model.
 
     Raises:
-        PromptError: both flags or neither are given.
+        PromptError: both flags or neither are set.
     """
     if _WORKDIR.value is not None and _MODEL.value is None:
         return model_of_workdir(_WORKDIR.value, _STEP.value, average=_AVERAGE.value)
@@ -273,7 +273,7 @@ def _choose_arm(trained: TrainedModel, stored: StoredState | None) -> Arm:
 
 
 def _read_context(generator: Generator, trained: TrainedModel, arm: Arm, text: str) -> SavedState:
-    """Read --context_file, and save the state if --save_state is given."""
+    """Read --context_file, and save the state if --save_state is set."""
     try:
         prompt = make_context(text, arm.objective, trained.tokenizer)
     except PromptError as error:

@@ -57,7 +57,7 @@ def import_extensions(entries: Iterable[str], where: str) -> tuple[str, ...]:
 
 
 def changed_extensions(recorded: Iterable[str]) -> list[str]:
-    """Return the names of imported entries whose code differs from the recorded code."""
+    """Return the names of imported entries with code that differs from the recorded code."""
     pairs = (entry.partition(_MARK)[::2] for entry in recorded)
     return [name for name, code in pairs if code and _imported.get(name, code) != code]
 

@@ -6,8 +6,8 @@ corpus/<name>/examples, positions, tokens, loss, accuracy            of the trai
 corpus/<name>/validation_loss, validation_accuracy, epochs           of a decision
 bandit/predicted_reward, earned_reward                               of a decision, summed over arms
 stage/<name>/tokens, loss, accuracy                                  of fine-tuning's steps logged
-stage/<name>/pruned_loss, surviving_share                            of these, where a pass drops tokens
-stage/<name>/teacher_loss, teacher_divergence, teacher_relations     of these, where there is a teacher
+stage/<name>/pruned_loss, surviving_share                            of these, if a pass drops tokens
+stage/<name>/teacher_loss, teacher_divergence, teacher_relations     of these, if there is a teacher
 """
 
 ARM_PREFIX = "arm/"

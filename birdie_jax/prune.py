@@ -197,7 +197,7 @@ def _load_model() -> TrainedModel:
     """Return the model of --workdir or --model.
 
     Raises:
-        ConfigError: both flags or neither are given.
+        ConfigError: both flags or neither are set.
     """
     if _WORKDIR.value is not None and _MODEL.value is None:
         return model_of_workdir(_WORKDIR.value, _STEP.value)

@@ -32,7 +32,7 @@ class ForkedVerbs:
         """Set the options that all commands share.
 
         Args:
-            preparations: the names of modules whose function `prepare` changes something in the process.
+            preparations: the names of modules with a function `prepare` that changes the process.
             environment: variables to set, or with None to remove.
         """
         self._environment = _with_changes(environment)

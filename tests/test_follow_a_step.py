@@ -1,4 +1,4 @@
-"""docs/follow_a_step.md names the files of a step in the order in which Python enters them."""
+"""docs/follow_a_step.md names the files of a step in the order of Python's calls."""
 
 import json
 import re

@@ -18,7 +18,7 @@ def write_comparison(folders: Sequence[epath.PathLike], output: epath.PathLike) 
     """Write the page that compares runs, and return its path.
 
     Args:
-        folders: workdirs, and folders of workdirs whose runs differ in their seeds.
+        folders: workdirs, and folders of workdirs of runs with different seeds.
         output: the page.
 
     Raises:

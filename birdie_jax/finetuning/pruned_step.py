@@ -58,7 +58,7 @@ def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summari
 def dense_and_pruned_loss(
     model: LanguageModel, num_arms: int, loss_chunk: int, settings: PruningSettings, max_pruned: float
 ) -> LossFunction:
-    """Return the sum of two mean losses: the dense one, and that of a pass that drops tokens.
+    """Return the sum of two mean losses: the dense one, and the loss of a pass that drops tokens.
 
     Args:
         model: the language model.
@@ -104,7 +104,7 @@ def pruned_sums(  # noqa: PLR0917
 ) -> PrunedSums:
     """Return the loss of the tokens that remain after the last layer, by arm.
 
-    Each sample has the same weight as in the dense loss, however many of its tokens remain.
+    Each sample has the same weight as in the dense loss, for any number of remaining tokens.
     """
     hidden, tokens = encode_pruned(model, params, batch, keep, row_keys, settings)
 

@@ -122,7 +122,7 @@ def check_same_computation(config: Config, source: Config) -> None:
 def keep_tokenizer(config: Config, source: str, workdir: Workdir, processes: Processes) -> Tokenizer:
     """Return the tokenizer of a run; the first process saves it in the workdir.
 
-    The workdir's own tokenizer has precedence, then `data.tokenizer`, then that of `init.from`.
+    The order of precedence is: the workdir's own tokenizer, `data.tokenizer`, the tokenizer of `init.from`.
 
     Args:
         config: the configuration of the run.
@@ -157,7 +157,7 @@ def read_examples(
 
     Raises:
         ConfigError: a stage does not fit its examples.
-        DataError: examples cannot be read, or differ from those of the first process.
+        DataError: examples cannot be read, or differ from the first process's examples.
     """
     sequence = make_stage_sequence(config, stages, tokenizer)
     first = processes.broadcast_from_first("examples", lambda: sequence.identity)

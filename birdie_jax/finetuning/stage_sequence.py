@@ -18,7 +18,7 @@ class StageSequence(NamedTuple):
     """The stages of a run, one after another.
 
     Attributes:
-        stages: the stages, in the order in which they run.
+        stages: the stages, in order.
         rows: the rows of each stage.
         ends: for each stage, the run's steps up to its end.
         num_steps: the number of train steps of the run, which may end before its stages.

@@ -376,7 +376,7 @@ def generate(
     """Return an answer of at most `max_tokens` tokens to each prompt; all prompts are one batch.
 
     See `Generator` and `Generator.generate_chunks` for the arguments. For every model, tests check that a
-    prompt's answer in a batch equals its answer alone.
+    prompt's answer does not depend on its batch.
     """
     generator = Generator(model, params, num_tokens=num_tokens, sampling=sampling, stop_tokens=stop_tokens)
     parts: list[list[np.ndarray]] = [[] for _ in prompts]

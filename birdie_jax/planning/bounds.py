@@ -148,7 +148,7 @@ class StepBounds(NamedTuple):
 
     @property
     def overlapped(self) -> float:
-        """The seconds of a step in which everything overlaps."""
+        """The seconds of a step if everything overlaps."""
         return max(self.compute, self.memory_and_collectives)
 
     @property
@@ -158,7 +158,7 @@ class StepBounds(NamedTuple):
 
     @property
     def serial(self) -> float:
-        """The seconds of a step in which compute, memory and collectives run one after another."""
+        """The seconds of a step if compute, memory and collectives run one after another."""
         return self.compute + self.memory + self.collectives
 
     @property

@@ -91,7 +91,7 @@ def _memory(plan: RunPlan, largest: LargestBatch | None) -> str:
 
 
 def _binary(size: int | float | None) -> str:
-    """Return bytes in the largest binary unit that gives at least 1."""
+    """Return bytes in the largest binary unit with a value of at least 1."""
     if size is None:
         return "unknown"
     units = [unit for unit in (("GiB", 2**30), ("MiB", 2**20)) if abs(size) >= unit[1]]
@@ -100,7 +100,7 @@ def _binary(size: int | float | None) -> str:
 
 
 def _decimal(amount: int | float, unit: str) -> str:
-    """Return an amount with the largest decimal prefix that gives at least 1."""
+    """Return an amount with the largest decimal prefix with a value of at least 1."""
     prefixes = [prefix for prefix in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if amount >= prefix[1]]
     name, size = prefixes[0] if prefixes else ("k", 1e3)
     return f"{amount / size:.2f} {name}{unit}"

@@ -38,7 +38,7 @@ Try = Callable[[ResolvedRun], tuple[Bytes, Bytes]]
 def choose_level(
     run: ResolvedRun, try_step: Try, agree: Callable[[str, bool], bool] = lambda _, fits: fits
 ) -> tuple[str, str]:
-    """Return the first choice whose step fits, or the last one, and a text about the attempts.
+    """Return the first choice with a step that fits, or the last choice, and a text about the attempts.
 
     Args:
         run: the run.

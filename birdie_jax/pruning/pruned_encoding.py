@@ -64,7 +64,7 @@ def encode_pruned(  # noqa: PLR0917
     Gradients flow through the tokens that stay. The choice of these tokens has no gradient.
 
     Args:
-        model: a model without attention; its layers must give scores if the policy requires them.
+        model: a model without attention; its layers must return scores if the policy requires them.
         params: its parameters.
         batch: the packed rows; all tokens of a sample may be dropped, except the last one and, with
             `settings.keep_first`, the first one.

@@ -31,7 +31,7 @@ from birdie_jax.pruning.samples import (
 )
 from birdie_jax.pruning.settings import PruningSettings, kept_tokens
 
-# The collection in which flax stores captured intermediates.
+# Flax's collection of captured intermediates.
 _CAPTURED = "intermediates"
 
 
@@ -138,7 +138,7 @@ def pruned_hidden(
     """Read one prompt per row; return the head's inputs, the cache, and the tokens that each layer reads.
 
     Args:
-        model: a model without attention; its layers must give scores if the policy requires them.
+        model: a model without attention; its layers must return scores if the policy requires them.
         params: its parameters.
         prompts: the prompts.
         cache: a new cache.

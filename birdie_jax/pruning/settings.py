@@ -64,7 +64,7 @@ class PruningSettings:
     Attributes:
         keep: the share of a prompt's tokens at the end of the schedule, above 0; 1 prunes nothing.
         policy: the name of the rule that chooses the tokens to keep.
-        schedule: the name of the schedule, "linear" or "constant"; ignored if `shares` is given.
+        schedule: the name of the schedule, "linear" or "constant"; ignored if `shares` is set.
         shares: the share of the tokens that enters each layer; empty: see `schedule`.
         norm: the norm that makes a score of channels: "absolute", "signed" or "l2".
         readout: "gated", with the output gate at the last token; or "state", for later questions.

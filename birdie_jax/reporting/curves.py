@@ -112,7 +112,7 @@ def changed_rows(values: ArmMatrix) -> Int[np.ndarray, " rows"]:
 
 
 def effective_arms(mixture: Float[np.ndarray, "rows arms"]) -> Float[np.ndarray, " rows"]:
-    """Return exp(entropy), the number of equally likely arms whose mixture has the same entropy."""
+    """Return exp(entropy), the number of equally likely arms with the same entropy."""
     share = np.where(np.isfinite(mixture) & (mixture > 0), mixture, 0.0)
     share = _divide(share, np.broadcast_to(share.sum(axis=1, keepdims=True), share.shape))
     share = np.where(share > 0, share, 1.0)

@@ -101,7 +101,7 @@ def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def causal_arms(run: RunRecord) -> list[int]:
-    """Return the indices of the arms whose objective is causal_lm."""
+    """Return the indices of the arms with objective causal_lm."""
     return [index for index, arm in enumerate(run.arms) if arm.objective == "causal_lm"]
 
 

@@ -24,7 +24,7 @@ def execute(notebook: dict, name: str) -> None:
     """Execute the code cells of a notebook of format 4, and store their outputs in it.
 
     Raises:
-        Exception: whatever a cell raises; its traceback names the notebook and the number of the cell.
+        Exception: any exception of a cell; its traceback names the notebook and the number of the cell.
     """
     namespace = {"__name__": "__main__"}
     figures: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Rules about what the code must not contain."""
+"""The code does not contain forbidden modules and calls."""
 
 import ast
 from collections import Counter

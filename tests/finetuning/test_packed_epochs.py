@@ -34,7 +34,7 @@ def test_each_epoch_has_each_example_once_in_rows_with_room(problem, seed):
 
 
 @given(problems())
-def test_packing_opens_at_most_the_rows_of_best_fit_decreasing(problem):
+def test_packing_needs_about_the_rows_of_best_fit_decreasing(problem):
     """Packing by histogram is faster and gives nearly the same number of rows."""
     lengths, row_length, spacing = problem
     rooms: list[int] = []

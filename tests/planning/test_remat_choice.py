@@ -37,7 +37,7 @@ def test_the_first_level_that_fits_is_chosen(run, gibibytes, level):
 
 
 def test_every_process_uses_the_same_answers(run):
-    """All processes stop at the level of the first process, even if an earlier one fits their device."""
+    """A process stops at the agreed level, even if an earlier level fits its own device."""
     agreed = []
 
     def agree(level, fits):
