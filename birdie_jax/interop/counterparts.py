@@ -1,4 +1,4 @@
-"""Models of `transformers` and their counterparts here: configurations, names and forms of tensors."""
+"""Conversion of settings and tensors between models of `transformers` and models of this project."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from birdie_jax.errors import ConfigError, InteropError, shown
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
-# Without a start token a prompt begins a text, as in causal language modelling.
+# The only objective for a model without a start token: a prompt begins a text.
 _ARMS = {"causal_lm": {"objective": "causal_lm"}}
 
 
 def read_built(described: Mapping[str, Any], built: Mapping[str, Any], path: Path) -> None:
-    """Check the settings that support one value only. Files may lack them.
+    """Check the settings that support one value only; files may lack them.
 
     Args:
         described: the contents of a config.json.
@@ -41,16 +41,16 @@ Settings = TypeVar("Settings")
 
 
 def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, **derived: Any) -> Settings:
-    """Return the settings of a config.json that are fields of `kind`, a dataclass.
+    """Return the settings of a config.json that are fields of the dataclass `kind`.
 
     Args:
-        kind: the dataclass; a field without a default must be in the file, or derived.
+        kind: the dataclass; the file or `derived` must have each field without a default.
         described: the contents of the file.
         path: the file, for messages.
-        derived: fields that other settings give if the file lacks them.
+        derived: values of fields, computed from other settings, for files without these fields.
 
     Raises:
-        InteropError: a field is missing or unusable, or differs from its derived value.
+        InteropError: a field is missing or invalid, or differs from its derived value.
     """
     fields = dataclasses.fields(cast(Any, kind))
     given = {field.name: described[field.name] for field in fields if field.name in described}
@@ -67,13 +67,13 @@ def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, 
 def foreign_config(
     model: ModelConfig, *, vocab_size: int, end_token: int | None, conv_taps: int, path: Path
 ) -> Config:
-    """Return the configuration of a model whose token i is token 256 + i here, without other tokens.
+    """Return the configuration of a model from another library: its token i becomes token 256 + i.
 
     Args:
         model: the architecture, except the fields that this function sets.
-        vocab_size: the number of its tokens.
-        end_token: the token that ends a text there.
-        conv_taps: the taps of its short convolution.
+        vocab_size: the number of the model's tokens.
+        end_token: the token that ends a text in the other library.
+        conv_taps: the taps of the model's short convolution.
         path: the file of the model, for messages.
 
     Raises:
@@ -108,11 +108,11 @@ Tensor = Float[np.ndarray, "..."]
 
 
 class Form(NamedTuple):
-    """The conversion of a tensor between both sides.
+    """The conversion of a tensor in both directions.
 
     Attributes:
-        to_ours: their tensor -> ours.
-        to_theirs: our tensor -> theirs.
+        to_ours: their tensor -> our tensor.
+        to_theirs: our tensor -> their tensor.
     """
 
     to_ours: Callable[[Tensor], Tensor]
@@ -120,12 +120,12 @@ class Form(NamedTuple):
 
 
 class Counterpart(NamedTuple):
-    """A tensor of theirs, and its counterpart here.
+    """A tensor of another library and the tensors of this project with the same numbers.
 
     Attributes:
-        theirs: its name there.
-        ours: the names of its parts here; theirs stacks them.
-        form: the conversion of each part.
+        theirs: the name of their tensor.
+        ours: the names of our tensors; their tensor stacks them along its first axis.
+        form: the conversion of each of our tensors.
     """
 
     theirs: str
@@ -133,18 +133,18 @@ class Counterpart(NamedTuple):
     form: Form
 
     def take_apart(self, tensor: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return our tensors, of `shapes`, of theirs."""
+        """Return our tensors, with the shapes in `shapes`, from their tensor."""
         rows = [Counterpart(self.theirs, (name,), self.form).shape(shapes)[0] for name in self.ours]
         parts = np.split(tensor, np.cumsum(rows)[:-1])
         return {name: self.form.to_ours(part) for name, part in zip(self.ours, parts, strict=True)}
 
     def put_together(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return their tensor of ours."""
+        """Return their tensor from our tensors."""
         return np.concatenate([self.form.to_theirs(tensors[name]) for name in self.ours])
 
     def shape(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-        """Return the shape of their tensor for those of ours."""
-        # Takes no memory, whatever the shape.
+        """Return the shape of their tensor for our shapes."""
+        # A broadcast scalar takes no memory for any shape.
         parts = [
             self.form.to_theirs(np.broadcast_to(np.float32(0), shapes[name])).shape for name in self.ours
         ]
@@ -152,9 +152,10 @@ class Counterpart(NamedTuple):
 
 
 SAME = Form(lambda tensor: tensor, lambda tensor: tensor)
-# Maps are [outputs, inputs] there, and [inputs, outputs] here.
+# Linear maps: theirs are [outputs, inputs], ours are [inputs, outputs].
 MAP = Form(lambda tensor: tensor.T, lambda tensor: tensor.T)
-# [channels, 1, taps] there, the tap of the oldest input first; [taps, channels] here, that of the newest.
+# Short convolutions: theirs are [channels, 1, taps] with the oldest input's tap first, ours are
+# [taps, channels] with the newest input's tap first.
 TAPS = Form(lambda tensor: tensor[:, 0, ::-1].T, lambda tensor: tensor.T[:, None, ::-1])
 
 
@@ -162,8 +163,8 @@ def of_layer(parts: tuple[Counterpart, ...], theirs: str, layer: int) -> tuple[C
     """Return the tensors of a layer.
 
     Args:
-        parts: those of any layer, by their names within it.
-        theirs: the name of the layer there, without its number.
+        parts: the tensors of any layer, with names relative to the layer.
+        theirs: the name of their layers, without the number.
         layer: the number of the layer.
     """
     return tuple(

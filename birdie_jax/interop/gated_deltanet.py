@@ -1,4 +1,4 @@
-"""A Gated DeltaNet in the layout of flash-linear-attention: its config.json and its tensors."""
+"""Gated DeltaNet of flash-linear-attention: the counterparts of its config.json and tensors here."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ LAYER = (
 """The tensors of a layer."""
 
 OUTSIDE = (Counterpart("model.norm.weight", ("final_norm.scale",), SAME),)
-"""The tensors outside of the layers, but for the embedding and the head, whose rows differ."""
+"""The tensors outside the layers, except the embedding and the head, which have other rows."""
 
 MODEL_TYPE = "gated_deltanet"
 # Settings that support one value only; files may lack them.
@@ -59,7 +59,8 @@ _BUILT: dict[str, Any] = {
     "attn": None,
     "attnres_block_size": None,
 }
-# Without a width, the MLP is two thirds of this many times as wide as the model, rounded up.
+# The default width of the MLP: 2/3 of the ratio times the model's width, rounded up to a multiple of the
+# unit.
 _HIDDEN_RATIO, _WIDTH_UNIT = 4, 256
 
 
@@ -79,12 +80,12 @@ class GatedDeltaNetSettings:
         num_hidden_layers: the number of layers.
         num_heads: the heads of queries and keys.
         head_dim: the width of a key.
-        expand_v: the width of a value, as a multiple of that of a key.
+        expand_v: the width of a value divided by the width of a key.
         intermediate_size: the inner width of the MLP.
-        num_v_heads: the heads of values; None: as many as of keys.
+        num_v_heads: the heads of values; None = `num_heads`.
         conv_size: the taps of the short convolutions.
-        allow_neg_eigval: whether beta is up to 2.
-        norm_eps: what is added to the mean square in norms.
+        allow_neg_eigval: whether the maximum of beta is 2 instead of 1.
+        norm_eps: the number added to the mean square in norms.
         tie_word_embeddings: whether the head is the embedding.
         eos_token_id: the token that ends a text.
     """
@@ -110,7 +111,7 @@ class GatedDeltaNetSettings:
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the tokens that its tokenizer names."""
+        """The ids of the special tokens of the tokenizer."""
         return {"eos_token": self.eos_token_id}
 
     def to_json(self) -> dict[str, Any]:
@@ -146,12 +147,12 @@ def read_settings(described: dict[str, Any], path: Path) -> GatedDeltaNetSetting
 
 
 def to_config(settings: GatedDeltaNetSettings, dtype: str, path: Path) -> Config:
-    """Return the configuration of a model with these settings, which knows no special token.
+    """Return the configuration of a model with these settings and without special tokens.
 
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: their file, for messages.
+        path: the file of the settings, for messages.
 
     Raises:
         InteropError: this program does not support a setting.
@@ -188,14 +189,14 @@ def to_config(settings: GatedDeltaNetSettings, dtype: str, path: Path) -> Config
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> GatedDeltaNetSettings:
-    """Return the settings of a Gated DeltaNet that flash-linear-attention can have.
+    """Return the settings of the Gated DeltaNet in flash-linear-attention with this architecture.
 
     Args:
         model: the architecture.
-        vocab_size: the rows of the embedding there.
+        vocab_size: the number of rows of the embedding in flash-linear-attention.
 
     Raises:
-        InteropError: it reads in both directions, or differs in its decays, its MLP or its residual stream.
+        InteropError: the model is bidirectional, or its decays, MLP, norms or residual stream differ.
     """
     section = model.section(GatedDeltaNetConfig)
     for field, found, allowed in (

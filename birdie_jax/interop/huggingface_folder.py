@@ -1,8 +1,8 @@
-"""Conversion of a `transformers` model, or one of its form, to this project and back, bit for bit.
+"""Conversion of Hugging Face models to this project and back, bit for bit.
 
-Their token i is token 256 + i here. The rows of the special tokens before it, and those that pad the table,
-are the mean of the others until training gives them a meaning. Such a model has no special tokens; the
-configuration records this (`model.start_token`, `model.min_predicted_id` and the fields next to them).
+Their token i is token 256 + i in this project. The rows of the 256 special tokens, and the rows of padding,
+start at the mean of the other rows. Such a model uses no special tokens; the configuration records this
+(`model.start_token`, `model.min_predicted_id` and the fields next to them).
 """
 
 import dataclasses
@@ -47,15 +47,15 @@ HEAD = "lm_head.weight"
 
 
 class HuggingFaceModel(NamedTuple):
-    """A kind of model of `transformers`.
+    """A kind of model of another library.
 
     Attributes:
-        model_type: its name in a config.json.
+        model_type: the name in a config.json.
         read_settings: (contents of a config.json, its path) -> settings.
-        to_config: (settings, type of computation, path) -> the configuration that it is here.
-        from_config: (architecture, rows of the embedding there) -> settings.
-        counterparts: architecture -> all tensors but the embedding and the head.
-        embeddings: the names of the embedding: the one that is written, then others that are read.
+        to_config: (settings, type of computation, path) -> configuration.
+        from_config: (architecture, rows of their embedding) -> settings.
+        counterparts: architecture -> all tensors except the embedding and the head.
+        embeddings: the names of the embedding: first the name to write, then other names to read.
     """
 
     model_type: str
@@ -103,10 +103,10 @@ _MODELS = {
 
 
 def kind_of_folder(described: dict[str, Any], path: Path) -> HuggingFaceModel:
-    """Return the kind of the model that a config.json describes.
+    """Return the kind of model that a config.json describes.
 
     Raises:
-        InteropError: this program does not read its kind.
+        InteropError: this program does not read this kind.
     """
     found = described.get("model_type")
     for kind in _MODELS.values():
@@ -117,10 +117,10 @@ def kind_of_folder(described: dict[str, Any], path: Path) -> HuggingFaceModel:
 
 
 def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
-    """Return the kind of a model of this project in `transformers`.
+    """Return the kind of model in the other library for an architecture of this project.
 
     Raises:
-        InteropError: this program does not write its kind.
+        InteropError: this program does not write this kind.
     """
     if model.name not in _MODELS:
         allowed = ", ".join(map(repr, _MODELS))
@@ -131,9 +131,9 @@ def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
 
 
 def has_counterpart(model: ModelConfig) -> bool:
-    """Return whether `write_huggingface` writes a model, as a class of another library.
+    """Return whether `write_huggingface` can write a model as a class of another library.
 
-    A Gated DeltaNet counts if it comes from flash-linear-attention; `transformers` has no such class.
+    `transformers` has no Gated DeltaNet; the function returns True for one from flash-linear-attention.
     """
     if model.name not in _MODELS or (model.name == "gated_deltanet" and model.start_token):
         return False
@@ -153,11 +153,11 @@ def read_huggingface(folder: epath.PathLike, dtype: str | None = None) -> Export
 
     Args:
         folder: the folder, on this machine.
-        dtype: the type of activations and matrix products; parameters keep their own. None = float32, or
-            that of the run that trained the model, if the folder records it.
+        dtype: the type of activations and matrix products; parameters keep their types. None = float32, or
+            the type of the run that trained the model, if the folder records it.
 
     Raises:
-        InteropError: a file is missing or damaged, they contradict one another, or a setting is
+        InteropError: a file is missing or damaged, the files contradict each other, or a setting is
             not supported.
     """
     if is_remote(make_path(folder)):
@@ -206,7 +206,7 @@ def _read_tensors(  # noqa: PLR0917
     shapes: dict[str, tuple[int, ...]],
     path: Path,
 ) -> dict[str, Tensor]:
-    """Return our tensors, whose `shapes` are given by their names."""
+    """Return our tensors; `shapes` has their shapes by name."""
     parts = kind.counterparts(model)
     table = (settings.vocab_size, settings.hidden_size)
     found = [name for name in kind.embeddings if name in stored.files]
@@ -231,7 +231,7 @@ def _read_tensors(  # noqa: PLR0917
 
 
 def _with_special_rows(rows: Tensor, count: int) -> Tensor:
-    """Return a table of `count` rows in which the rows of text follow those of the special tokens."""
+    """Return a table of `count` rows with `rows` after the special tokens, and the mean elsewhere."""
     table = np.empty((count, rows.shape[1]), rows.dtype)
     table[:] = rows.mean(axis=0, dtype=np.float64)
     table[NUM_SPECIAL_TOKENS : NUM_SPECIAL_TOKENS + len(rows)] = rows
@@ -241,15 +241,15 @@ def _with_special_rows(rows: Tensor, count: int) -> Tensor:
 def write_huggingface(
     folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer, *, card: str = ""
 ) -> None:
-    """Write a model of `_MODELS` to `folder`, a new one, as `transformers` reads it.
+    """Write a model to a new folder in the format of its class in another library.
 
-    The function omits rows of special tokens, and tensors keep their types. If the head differs from
-    the embedded token, as with `model.embedding_scale`, it writes two tensors. README.md holds `card`, if
-    that is not empty.
+    The function omits the rows of special tokens; tensors keep their types. If the scaled embedding differs
+    from the head, as with `model.embedding_scale`, it writes two tensors. It writes `card` to README.md,
+    if not empty.
 
     Raises:
-        InteropError: it is of another architecture, bidirectional, or otherwise not supported there;
-            or the folder exists or cannot be written.
+        InteropError: the library does not support the model (another architecture or a bidirectional model,
+            for example), or the folder exists or cannot be written.
     """
     model = config.model
     last = model.max_predicted_id or NUM_SPECIAL_TOKENS + tokenizer.num_pieces - 1
@@ -264,7 +264,7 @@ def write_huggingface(
     rows = slice(NUM_SPECIAL_TOKENS, last + 1)
     tensors = {one.theirs: one.put_together(ours) for one in kind.counterparts(model)}
     embedding = ours["embedding"][rows]
-    # A product would be float32, whatever the type of the table is.
+    # A product would be float32 for any type of the table.
     tensors[kind.embeddings[0]] = embedding if scale == 1 else embedding * np.float32(scale)
     if not settings.tie_word_embeddings:
         tensors[HEAD] = ours["embedding" if model.tie_embeddings else "head"][rows]

@@ -1,4 +1,4 @@
-"""`init.from`: the initial parameters of a new run, from another run or an exported folder."""
+"""`init.from`: initial parameters of a new run from another run or an exported folder."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -38,7 +38,7 @@ class InitialParameters(NamedTuple):
     Attributes:
         origin: the folder and the step, in words.
         loaded: the parameters that the new run starts with, by name.
-        left: the other arrays of the source: name -> why it was not taken.
+        left: the other arrays of the source: name -> why the run does not use it.
         new: the parameters that the source lacks: name -> shape in the new run.
         resized: the loaded tables with another number of rows in the source: name -> shape in the new
             run, and the method.
@@ -65,13 +65,13 @@ class InitialParameters(NamedTuple):
         return "\n".join(lines)
 
     def put_into(self, params: PyTree[jax.Array]) -> PyTree[jax.Array]:
-        """Return `params` with the loaded parameters in place."""
+        """Return `params` with the loaded parameters filled in."""
         leaves = [self.loaded.get(name, leaf) for name, leaf in named_leaves(params).items()]
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
 
 def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
-    """Return the source of a run, the same in every process; a run with a checkpoint reads nothing.
+    """Return the source of a run, the same in every process; empty for a run with a checkpoint.
 
     Args:
         source: `config.init.from`, or an empty string for new parameters.
@@ -90,14 +90,15 @@ def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
 
 
 def check_source(source: str, *, name_checkpoint: bool, field: str = _FIELD, fixed: bool = False) -> str:
-    """Check `config.init.from` before all other work, and return it.
+    """Check `config.init.from` and return it.
 
     Args:
         source: `config.init.from`.
-        name_checkpoint: return the folder of the newest checkpoint in place of a workdir; several
-            processes then read the same one.
-        field: the field that holds it.
-        fixed: whether a workdir needs a step, because its newest one may change before the next read.
+        name_checkpoint: return the folder of the newest checkpoint instead of a workdir, so all processes
+            read the same checkpoint.
+        field: the field with the source, for messages.
+        fixed: whether to require a step for a workdir, because its newest checkpoint may change before the
+            next read.
 
     Raises:
         ConfigError: the source is not allowed.
@@ -151,10 +152,10 @@ def find_branch(config: Config, source: str) -> Branch:
 
 
 def tokenizer_of_source(source: str) -> Tokenizer:
-    """Return the tokenizer that the parameters of `config.init.from` were trained with.
+    """Return the tokenizer of `config.init.from`.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the tokenizer cannot be read.
     """
     return Tokenizer(str(_root_of(make_path(source)) / TOKENIZER))
 
@@ -163,8 +164,8 @@ def config_of_source(source: str) -> Config:
     """Return the configuration of the run that trained the parameters of `config.init.from`.
 
     Raises:
-        ConfigError: config.json of a workdir is missing or cannot be used.
-        InteropError: config.json of an exported folder is missing or cannot be used.
+        ConfigError: config.json of a workdir is missing or invalid.
+        InteropError: config.json of an exported folder is missing or invalid.
     """
     folder = make_path(source)
     if exists(folder / WEIGHTS):
@@ -182,29 +183,29 @@ def read_initial_parameters(
     *,
     field: str = _FIELD,
 ) -> InitialParameters:
-    """Read the parameters of a new run that `source` has, by name.
+    """Read the parameters of a new run from `source`, by name.
 
-    A parameter that the source lacks, or has in another shape, stays new. A table whose rows are places,
-    such as the learned positions of an encoder, is made longer or shorter (`resize_rows`).
+    A parameter that the source lacks, or has in another shape, stays new. `resize_rows` makes tables of
+    positions, such as the learned positions of an encoder, longer or shorter.
 
     Args:
         source: `config.init.from`.
         abstract_params: shapes, types and shardings of the new run's parameters.
         tokenizer_sha256: the identity of the new run's tokenizer.
         policies: the policies of the new run's parameters.
-        not_taken: path of a module whose parameters always stay new -> why.
-        field: the field that names the source.
+        not_taken: path of a module with parameters that always stay new -> the reason.
+        field: the field with the source, for messages.
 
     Raises:
-        ConfigError: the source is not allowed, has another tokenizer, gives no parameter, or
-            has a table of places that differs by more than its rows.
-        CheckpointError: a checkpoint of it is damaged or cannot be read.
-        InteropError: a file of an exported folder is damaged or does not fit the others.
+        ConfigError: the source is not allowed, has another tokenizer, has no matching parameter, or
+            has a table of positions that differs in more than its number of rows.
+        CheckpointError: the checkpoint is damaged or cannot be read.
+        InteropError: a file of an exported folder is damaged or does not match the others.
     """
     folder = make_path(source)
     wanted = named_leaves(abstract_params)
     row_axes = {
-        # Scanned layers have one dimension more, before those of the policy.
+        # Arrays of scanned layers have an additional leading axis.
         name: wanted[name].ndim - len(policy.axes)
         for name, policy in named_leaves(policies).items()
         if policy.repeats_rows
@@ -284,7 +285,7 @@ def _read_checkpoint(
 
 
 def _root_of(folder: epath.Path) -> epath.Path:
-    """Return an exported folder, or the workdir of a source."""
+    """Return the exported folder or the workdir of a source."""
     return folder if exists(folder / WEIGHTS) else _run_of(folder)[0]
 
 

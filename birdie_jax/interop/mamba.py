@@ -1,4 +1,4 @@
-"""A Mamba of `transformers`: its config.json and tensors, and their counterparts here."""
+"""Mamba of `transformers`: the counterparts of its config.json and tensors in this project."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 EMBEDDING = "backbone.embeddings.weight"
-# The name in the authors' own program.
+# The name in the authors' program.
 EMBEDDING_OF_AUTHORS = "backbone.embedding.weight"
 
 LAYER = (
@@ -38,10 +38,10 @@ LAYER = (
     Counterpart("mixer.D", ("mixer.D",), SAME),
     Counterpart("mixer.out_proj.weight", ("mixer.out.kernel",), MAP),
 )
-"""The tensors of a layer; rows of in_proj are those of x, then those of z."""
+"""The tensors of a layer; the rows of in_proj are x, then z."""
 
 OUTSIDE = (Counterpart("backbone.norm_f.weight", ("final_norm.scale",), SAME),)
-"""The tensors outside of the layers, but for the embedding and the head, whose rows differ."""
+"""The tensors outside the layers, except the embedding and the head, which have other rows."""
 
 
 def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
@@ -67,8 +67,8 @@ class MambaSettings:
         state_size: the states N of a channel.
         conv_kernel: the taps of the short convolution.
         time_step_rank: the rank R of the map to the steps.
-        layer_norm_epsilon: what is added to the mean square in norms.
-        residual_in_fp32: whether the residual stream is float32 whatever the other types are.
+        layer_norm_epsilon: the number added to the mean square in norms.
+        residual_in_fp32: whether the residual stream is always float32.
         tie_word_embeddings: whether the head is the embedding.
         eos_token_id: the token that ends a text.
     """
@@ -92,7 +92,7 @@ class MambaSettings:
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the tokens that its tokenizer names."""
+        """The ids of the special tokens of the tokenizer."""
         return dict.fromkeys(("bos_token", "eos_token", "pad_token"), self.eos_token_id)
 
     def to_json(self) -> dict[str, Any]:
@@ -127,12 +127,12 @@ def read_settings(described: dict[str, Any], path: Path) -> MambaSettings:
 
 
 def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:
-    """Return the configuration of a model with these settings, which knows no special token.
+    """Return the configuration of a model with these settings and without special tokens.
 
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: their file, for messages.
+        path: the file of the settings, for messages.
 
     Raises:
         InteropError: this program does not support a setting.
@@ -160,14 +160,14 @@ def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> MambaSettings:
-    """Return the settings of a Mamba that `transformers` can have.
+    """Return the settings of the Mamba in `transformers` with this architecture.
 
     Args:
         model: the architecture.
-        vocab_size: the rows of the embedding there.
+        vocab_size: the number of rows of the embedding in `transformers`.
 
     Raises:
-        InteropError: it reads in both directions.
+        InteropError: the model is bidirectional.
     """
     if model.bidirectional:
         raise InteropError("model.bidirectional: found True; allowed: False: transformers' Mamba is causal")

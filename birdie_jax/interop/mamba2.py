@@ -1,4 +1,4 @@
-"""A Mamba-2 of `transformers`: its config.json and tensors, and their counterparts here."""
+"""Mamba-2 of `transformers`: the counterparts of its config.json and tensors in this project."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ LAYER = (
     Counterpart("mixer.norm.weight", ("mixer.norm_scale",), SAME),
     Counterpart("mixer.out_proj.weight", ("mixer.out.kernel",), MAP),
 )
-"""The tensors of a layer; rows of in_proj are those of z, x, B, C and the steps, of conv1d x, B and C."""
+"""The tensors of a layer; the rows of in_proj are z, x, B, C and the steps, those of conv1d x, B and C."""
 
 MODEL_TYPE = "mamba2"
 # Settings that support one value only; files may lack them.
@@ -52,9 +52,9 @@ _BUILT: dict[str, Any] = {
     "rms_norm": True,
     "norm_before_gate": False,
 }
-# The authors' own settings, which `transformers` lacks.
+# Settings of the authors' program that `transformers` lacks.
 _OF_AUTHORS = ("rms_norm", "norm_before_gate")
-# The ways in which versions write "no limit".
+# The forms of "no limit" in files of different versions.
 _UNLIMITED = ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}])
 
 
@@ -77,8 +77,8 @@ class Mamba2Settings:
         state_size: the states N of a channel.
         n_groups: the groups of heads that share B and C.
         conv_kernel: the taps of the short convolution.
-        layer_norm_epsilon: what is added to the mean square in norms.
-        residual_in_fp32: whether the residual stream is float32 whatever the other types are.
+        layer_norm_epsilon: the number added to the mean square in norms.
+        residual_in_fp32: whether the residual stream is always float32.
         tie_word_embeddings: whether the head is the embedding.
         eos_token_id: the token that ends a text.
     """
@@ -103,7 +103,7 @@ class Mamba2Settings:
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the tokens that its tokenizer names."""
+        """The ids of the special tokens of the tokenizer."""
         return dict.fromkeys(("bos_token", "eos_token", "pad_token"), self.eos_token_id)
 
     def to_json(self) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def read_settings(described: dict[str, Any], path: Path) -> Mamba2Settings:
 
 
 def to_config(settings: Mamba2Settings, dtype: str, path: Path) -> Config:
-    """Return the configuration of a model with these settings, which knows no special token.
+    """Return the configuration of a model with these settings and without special tokens.
 
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: their file, for messages.
+        path: the file of the settings, for messages.
 
     Raises:
         InteropError: this program does not support a setting.
@@ -185,14 +185,14 @@ def to_config(settings: Mamba2Settings, dtype: str, path: Path) -> Config:
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> Mamba2Settings:
-    """Return the settings of a Mamba-2 that `transformers` can have.
+    """Return the settings of the Mamba-2 in `transformers` with this architecture.
 
     Args:
         model: the architecture.
-        vocab_size: the rows of the embedding there.
+        vocab_size: the number of rows of the embedding in `transformers`.
 
     Raises:
-        InteropError: it reads in both directions.
+        InteropError: the model is bidirectional.
     """
     if model.bidirectional:
         raise InteropError(

@@ -1,4 +1,4 @@
-"""A RecurrentGemma of `transformers`: its config.json and tensors, and their counterparts here."""
+"""RecurrentGemma of `transformers`: the counterparts of its config.json and tensors in this project."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def _map(theirs: str, ours: str) -> tuple[Counterpart, Counterpart]:
-    """Return a map and its bias."""
+    """Return the weight and the bias of a linear map."""
     return (
         Counterpart(f"{theirs}.weight", (f"{ours}.kernel",), MAP),
         Counterpart(f"{theirs}.bias", (f"{ours}.bias",), SAME),
@@ -47,7 +47,7 @@ EVERY_LAYER = (
     *_map("mlp_block.up_proj", "mlp.in"),
     *_map("mlp_block.down_proj", "mlp.out"),
 )
-"""The tensors that layers of both kinds have."""
+"""The tensors that both kinds of layers have."""
 
 ATTENTION_LAYER = (
     *(
@@ -56,15 +56,15 @@ ATTENTION_LAYER = (
     ),
     *_map("temporal_block.o_proj", "mixer.out"),
 )
-"""The further tensors of a layer of attention."""
+"""The other tensors of an attention layer."""
 
 OUTSIDE = (Counterpart("model.final_norm.weight", ("final_norm.scale",), SAME),)
-"""The tensors outside of the layers, but for the embedding and the head, whose rows differ."""
+"""The tensors outside the layers, except the embedding and the head, which have other rows."""
 
 
 def recurrent_layer(heads: int) -> tuple[Counterpart, ...]:
-    """Return the further tensors of a recurrent layer whose gates have `heads` blocks."""
-    # [heads, channels of a head] there.
+    """Return the other tensors of a recurrent layer with gates of `heads` blocks."""
+    # In `transformers`: [heads, channels of a head].
     by_head = Form(lambda tensor: tensor.reshape(-1), lambda tensor: tensor.reshape(heads, -1))
     gates = (("input_gate", "input_gate"), ("recurrent_gate", "recurrence_gate"))
     return (
@@ -121,16 +121,16 @@ class RecurrentGemmaSettings:
         num_attention_heads: the heads of attention, and the blocks of the gates of the recurrence.
         num_key_value_heads: the heads of keys and values.
         lru_width: the recurrent channels.
-        attention_window_size: the tokens that a token sees, itself and those before it.
+        attention_window_size: the number of tokens that a token attends to, itself included.
         conv1d_width: the taps of the short convolution.
         logits_soft_cap: the bound of the scores.
-        rms_norm_eps: what is added to the mean square in norms.
+        rms_norm_eps: the number added to the mean square in norms.
         block_types: the pattern of the layers.
         rope_theta: the base of the rotary frequencies.
-        partial_rotary_factor: the share of a head's channels that positions turn.
+        partial_rotary_factor: the share of a head's channels with rotary positions.
         tie_word_embeddings: whether the head is the embedding.
         bos_token_id: the token that begins a text.
-        eos_token_id: the token that ends one.
+        eos_token_id: the token that ends a text.
     """
 
     vocab_size: int
@@ -153,12 +153,12 @@ class RecurrentGemmaSettings:
 
     @property
     def embedding_scale(self) -> float:
-        """The factor of an embedded token: there the root of the width is kept in bfloat16."""
+        """The factor of an embedded token: the root of the width in bfloat16, as in `transformers`."""
         return float(jnp.bfloat16(self.hidden_size**0.5))
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the tokens that its tokenizer names."""
+        """The ids of the special tokens of the tokenizer."""
         return {"bos_token": self.bos_token_id, "eos_token": self.eos_token_id, "pad_token": _PAD}
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def read_settings(described: dict[str, Any], path: Path) -> RecurrentGemmaSettin
         raise InteropError(
             f"{path}: {_ROPE}: found {shown(rope)}, which is not supported; allowed: rope_type 'default'"
         )
-    # Older files have its settings at the top level.
+    # Older files have the settings of `rope_parameters` at the top level.
     described = described | {name: value for name, value in rope.items() if name != "rope_type"}
     fields = dataclasses.fields(RecurrentGemmaSettings)
     given = {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
@@ -215,12 +215,12 @@ def read_settings(described: dict[str, Any], path: Path) -> RecurrentGemmaSettin
 
 
 def to_config(settings: RecurrentGemmaSettings, dtype: str, path: Path) -> Config:
-    """Return the configuration of a model with these settings, which knows no special token.
+    """Return the configuration of a model with these settings and without special tokens.
 
     Args:
         settings: the settings.
         dtype: the type of activations and matrix products.
-        path: their file, for messages.
+        path: the file of the settings, for messages.
 
     Raises:
         InteropError: this program does not support a setting.
@@ -270,14 +270,14 @@ def to_config(settings: RecurrentGemmaSettings, dtype: str, path: Path) -> Confi
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
-    """Return the settings of a RecurrentGemma that `transformers` can have.
+    """Return the settings of the RecurrentGemma in `transformers` with this architecture.
 
     Args:
         model: the architecture.
-        vocab_size: the rows of the embedding there.
+        vocab_size: the number of rows of the embedding in `transformers`.
 
     Raises:
-        InteropError: it reads in both directions, or differs where RecurrentGemma has no setting.
+        InteropError: the model is bidirectional, or differs where RecurrentGemma has no setting.
     """
     attention, hawk = model.section(AttentionConfig), model.section(HawkConfig)
     for field, found, wanted in (

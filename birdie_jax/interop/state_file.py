@@ -1,4 +1,4 @@
-"""A saved state as one file: safetensors whose metadata identify the model that it belongs to."""
+"""A saved state as one safetensors file; its metadata identify the model of the state."""
 
 import dataclasses
 import hashlib
@@ -32,13 +32,13 @@ class ModelIdentity:
     """The identity of a trained model. The hashes identify it; the other fields are for people.
 
     Attributes:
-        name: the name of its architecture, `config.model.name`.
+        name: the name of the architecture, `config.model.name`.
         origin: the folder and the step, in words.
-        step: the train step of its parameters.
-        dtype: the type of its computation, `config.model.dtype`.
+        step: the train step of the parameters.
+        dtype: the type of the computation, `config.model.dtype`.
         architecture_sha256: the hash of the fields of `config.model` that are not at their defaults.
-        parameters_sha256: the hash of the names, shapes, types and bytes of its parameters.
-        tokenizer_sha256: the hash of its tokenizer.
+        parameters_sha256: the hash of the names, shapes, types and bytes of the parameters.
+        tokenizer_sha256: the hash of the tokenizer.
     """
 
     name: str
@@ -73,16 +73,18 @@ class ModelIdentity:
 def identify_model(
     config: Config, params: PyTree, tokenizer: Tokenizer, *, origin: str, step: int
 ) -> ModelIdentity:
-    """Return the identity of a trained model, by reading all of its parameters.
+    """Return the identity of a trained model.
+
+    The function reads all parameters to hash them.
 
     Args:
-        config: the configuration of the run that trained it.
-        params: the parameters as they were trained.
+        config: the configuration of the run that trained the model.
+        params: the parameters, in the types of training.
         tokenizer: the tokenizer of the run.
         origin: the folder and the step, in words.
         step: the train step of the parameters.
     """
-    # A field that is newer than a file, and at its default, leaves the hash as it was.
+    # A new field at its default does not change the hashes in existing files.
     changed = _changed(to_dict(config)["model"], default_config().to_dict()["model"])
     return ModelIdentity(
         name=config.model.name,
@@ -116,7 +118,7 @@ def _hash_parameters(params: PyTree) -> str:
 _KEY = "birdie_jax"
 _FORMAT, _VERSION = "birdie_jax saved state", 1
 _WRITTEN = "a file that birdie_jax.generate --save_state wrote"
-# The types of cache arrays: a window counts its tokens, and a mask holds booleans.
+# The types of cache arrays; int32 is for the token counts of windows, bool for masks.
 _TYPES = {
     "BF16": np.dtype(jnp.bfloat16),
     "F16": np.dtype("float16"),
@@ -128,18 +130,18 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class StateDescription:
-    """The metadata of a state's file.
+    """The metadata of a state file.
 
     Attributes:
         format: the name of the format.
         format_version: the version of the format.
-        model: the model that has read the tokens.
-        arm: the name of the objective arm in whose form they were read.
+        model: the model that read the tokens.
+        arm: the name of the objective arm that gave the tokens their form.
         objective: the name of the arm's objective.
-        marker: the token that names it to the model, the first one read; None for none.
-        tokens: the number of tokens read.
-        context_tokens: the number of these that belong to the context.
-        tokens_crc32: the CRC-32 of the tokens read, as little-endian int32.
+        marker: the first token read, which marks the objective for the model; None = no marker.
+        tokens: the number of tokens that the model read.
+        context_tokens: the number of these tokens in the context.
+        tokens_crc32: the CRC-32 of these tokens as little-endian int32.
         crc32: the CRC-32 of everything else in the file.
     """
 
@@ -156,7 +158,7 @@ class StateDescription:
 
 
 class StoredState(NamedTuple):
-    """The contents of a state's file.
+    """The contents of a state file.
 
     Attributes:
         path: the file.
@@ -169,10 +171,10 @@ class StoredState(NamedTuple):
     arrays: Mapping[str, np.ndarray]
 
     def state_of(self, model: LanguageModel, identity: ModelIdentity) -> SavedState:
-        """Return the state for its own model.
+        """Return the state for use with `model`.
 
         Raises:
-            InteropError: it belongs to another model or tokenizer.
+            InteropError: the state belongs to another model or tokenizer.
         """
         described = self.description
         problem = described.model.difference(identity)
@@ -199,14 +201,14 @@ def write_state(
     Args:
         path: the file, on a disk or in a bucket; an existing file is replaced.
         state: the state.
-        identity: the model that it belongs to.
-        arm: the name of the objective arm in whose form the tokens were read.
+        identity: the model of the state.
+        arm: the name of the objective arm that gave the tokens their form.
         objective: the name of the arm's objective.
-        marker: the token that names it to the model; None for none.
+        marker: the token that marks the objective for the model; None = no marker.
 
     Raises:
         InteropError: the file cannot be written.
-        SavedStateError: an array has a type that cannot be read back.
+        SavedStateError: an array has a type that `read_state` cannot read.
     """
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in name_cache(state.cache).items()}
     for name, array in arrays.items():
@@ -241,7 +243,7 @@ def write_state(
 
 
 def read_state(path: epath.Path) -> StoredState:
-    """Read a state's file.
+    """Read a state file.
 
     Raises:
         InteropError: the file is missing, damaged, of another version, or not a saved state.
@@ -284,7 +286,7 @@ def read_state(path: epath.Path) -> StoredState:
 
 
 def _checksum(description: StateDescription, arrays: Mapping[str, np.ndarray]) -> int:
-    """Return the CRC-32 of the description without its checksum, and of the arrays."""
+    """Return the CRC-32 of the arrays and of the description without its checksum."""
     plain = to_plain(dataclasses.replace(description, crc32=0))
     shapes = {name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()}
     total = zlib.crc32(json.dumps([plain, shapes], sort_keys=True).encode())

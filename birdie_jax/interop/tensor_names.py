@@ -1,9 +1,9 @@
-"""The names of a model's tensors in exported files: dotted paths, one tensor a layer.
+"""The names of a model's tensors in exported files: dotted paths, with a separate tensor for each layer.
 
-A parameter keeps the names of the modules that it is in: `embedding`, `final_norm.scale`,
-`layers.3.mixer.forget_gate.kernel`. In the model the layers of a scanned stack are one array with a leading
-axis (`birdie_jax.models.layer_stacks`); in files each layer is a tensor of its own, as elsewhere in the
-field. Kernels are [inputs, outputs].
+A name has the names of the parameter's modules: `embedding`, `final_norm.scale`,
+`layers.3.mixer.forget_gate.kernel`. In the model, the layers of a scanned stack are one array with a
+leading axis (`birdie_jax.models.layer_stacks`). In files, each layer is a separate tensor, as is usual
+elsewhere. Kernels are [inputs, outputs].
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ def name_parameters(params: PyTree) -> dict[str, Leaf]:
 
 
 def parameters_from_names(named: Mapping[str, np.ndarray], shapes: PyTree) -> PyTree:
-    """Return the tree of parameters for which `name_parameters` returns `named`.
+    """Return the tree of parameters with the names of `name_parameters`.
 
     Args:
         named: name -> array.
-        shapes: a tree of the same structure, such as `parameter_shapes` gives; its types are not used.
+        shapes: a tree of the same structure, for example from `parameter_shapes`; its types are ignored.
 
     Raises:
         KeyError: a tensor is missing.
@@ -59,7 +59,7 @@ def _keys(path: KeyPath) -> list[str]:
 
 
 def _names_of_layers(keys: Sequence[str], count: int, params: PyTree) -> list[str]:
-    """Return the name of the tensor of each of the `count` layers whose array is found under `keys`."""
+    """Return the names of the tensors of the `count` layers in the array under `keys`."""
     _, group, *names = keys
     if group not in (PERIODS, REST):
         return [".".join([_LAYERS, str(layer), group, *names]) for layer in range(count)]

@@ -1,7 +1,7 @@
-"""The tensors of a model in the PyTorch code of torch_models/: names, and axes of maps.
+"""The names and axes of a model's tensors in the PyTorch code of torch_models/.
 
-The names are those of `tensor_names`, below `model.` but for the head. A kernel becomes a weight whose last
-two axes are swapped, outputs first, as in a linear map of PyTorch.
+The names are those of `tensor_names` with the prefix `model.`, except for the head. A kernel becomes a
+weight with swapped last axes, outputs first, as in `torch.nn.Linear`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from birdie_jax.interop.huggingface_tensors import open_tensors
 from birdie_jax.models.task_head import POOLER, TASK_HEAD
 
-# Names that no PyTorch module can have as an attribute, and names outside the model without a head.
+# New names for parts that cannot be attributes of a PyTorch module, and for tensors outside `model.`.
 _PARTS = {"in": "up", "kernel": "weight", "scale": "weight"}
 _TABLES = {"embedding", "position_embedding", "token_type_embedding"}
 _OF_HEAD = {
@@ -27,7 +27,7 @@ def torch_name(name: str) -> str:
     """Return the PyTorch name of a tensor, from its name in `tensor_names`."""
     first, *rest = name.split(".")
     if first == TASK_HEAD:
-        # The last map has the name of its task here.
+        # In this project, the last map has the name of its task.
         owner = POOLER if rest[0] == POOLER else "classifier"
         return ".".join([owner, *(_PARTS.get(part, part) for part in rest[1:])])
     place = [_OF_HEAD[first]] if first in _OF_HEAD else ["model", first]
@@ -37,7 +37,7 @@ def torch_name(name: str) -> str:
 
 
 def to_torch(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the PyTorch tensors of the tensors that `name_parameters` names."""
+    """Return the PyTorch tensors for the tensors that `name_parameters` names."""
     return {
         torch_name(name): np.swapaxes(tensor, -1, -2) if name.endswith(".kernel") else tensor
         for name, tensor in named.items()
@@ -47,10 +47,10 @@ def to_torch(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def read_torch_tensors(
     folder: Path, shapes: Mapping[str, tuple[int, ...]], described_by: str
 ) -> dict[str, np.ndarray]:
-    """Return the tensors of a folder, in one file or in shards, by the names of `tensor_names`.
+    """Return the tensors of a folder by the names of `tensor_names`.
 
     Args:
-        folder: the folder, on this machine.
+        folder: the folder, on this machine, with one file or with shards.
         shapes: name -> shape of every tensor of the model.
         described_by: the source of the shapes, for messages.
 

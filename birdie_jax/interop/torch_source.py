@@ -1,7 +1,8 @@
-"""The one PyTorch file of an exported model, built from the parts of torch_models/ that it needs.
+"""Build the single PyTorch file of an exported model from the parts in torch_models/.
 
-A part imports others of the folder with relative imports. The builder follows these and omits them from the
-file. So an exported file has only the mixers of its model, and a mixer is one part.
+A part imports other parts of the folder with relative imports. The builder includes the imported parts and
+omits these imports from the file. An exported file has only the mixers of its model; each mixer is one
+part.
 """
 
 import ast
@@ -34,11 +35,11 @@ def read_part(name: str) -> str:
 
 
 def put_together(mixers: Sequence[str], last: str) -> str:
-    """Return the text of one file with the mixers, what they import, and `last`.
+    """Return the text of one file with the mixers, their imported parts, and `last`.
 
     Args:
         mixers: the names of the parts of the mixers.
-        last: the name of the part that has the docstring of the whole.
+        last: the name of the last part; its docstring becomes the docstring of the file.
 
     Raises:
         InteropError: a part is missing.
@@ -62,7 +63,7 @@ def put_together(mixers: Sequence[str], last: str) -> str:
 
 
 def _head(tree: ast.Module, imports: list[str]) -> str:
-    # The standard library, then libraries, then what is in the same folder.
+    # The standard library, then other libraries, then the same folder.
     groups: list[list[str]] = [[], [], []]
     for one in sorted(imports, key=lambda one: (one.startswith("from"), one)):
         module = one.split()[1]
@@ -74,7 +75,7 @@ def _head(tree: ast.Module, imports: list[str]) -> str:
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
-    """Return the parts and those that they import, each after those."""
+    """Return the parts and their imported parts, imports first."""
     found: dict[str, None] = {}
 
     def add(name: str) -> None:
@@ -91,6 +92,6 @@ def _in_order(names: Sequence[str]) -> list[str]:
 
 
 def _imported_part(node: ast.ImportFrom) -> str:
-    """Return the part that an import names; empty for a library and for the configuration."""
+    """Return the name of the imported part; empty for a library and for the configuration."""
     module = node.module or ""
     return module if node.level and not module.startswith(_CONFIGURATION) else ""

@@ -1,8 +1,8 @@
-"""A model of this project as a folder that `transformers` opens with its own files of PyTorch, and no JAX.
+"""A model as a folder that `transformers` opens without JAX, with PyTorch files in the folder.
 
 `AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)` imports configuration_birdie.py and
-modeling_birdie.py from it, which are put together from torch_models/. `model_folder.read_model` reads it
-back bit for bit.
+modeling_birdie.py from the folder. `torch_source` builds these files from torch_models/.
+`model_folder.read_model` reads the folder back bit for bit.
 """
 
 import dataclasses
@@ -44,17 +44,17 @@ from birdie_jax.vocabulary import (
     special_token_name,
 )
 
-# What a mixer has from fields of the whole model, and what changes nothing of what it computes.
+# The fields of a mixer that repeat fields of the model, and the fields that do not change its output.
 _OF_MODEL = {"parent", "name", "features", "state", "bidirectional", "norm_epsilon"}
 _FREE = {"dtype", "scan_dtype", "scan_implementation", "implementation", "output_scale"}
 
 
 class TorchModel(NamedTuple):
-    """How a model is written for `transformers`.
+    """The settings and the code of a model for `transformers`.
 
     Attributes:
-        settings: what config.json says of it, without the description.
-        files: name -> text of each file of PyTorch.
+        settings: the contents of config.json, without the description.
+        files: name -> text of each PyTorch file.
     """
 
     settings: dict[str, Any]
@@ -64,17 +64,17 @@ class TorchModel(NamedTuple):
 def write_transformers(
     folder: epath.PathLike, model: ExportedModel, form: PromptForm, *, card: str = ""
 ) -> None:
-    """Write a model to `folder`, a new one, with its files of PyTorch.
+    """Write a model and its PyTorch files to a new folder.
 
     Args:
         folder: the new folder.
         model: the model.
-        form: the form of the prompts that it has learned, which its tokenizer adds to a text.
-        card: what README.md says of the model; empty: there is no such file.
+        form: the form of the prompts that the model has learned; the tokenizer adds it to a text.
+        card: the text of README.md; empty = no such file.
 
     Raises:
-        InteropError: the folder exists or cannot be written, or a part of the model is not there in
-            PyTorch.
+        InteropError: the folder exists or cannot be written, or a part of the model has no PyTorch
+            implementation.
     """
     encoder = architecture_of(model.config.model).encoder
     torch_model = (_encoder if encoder else _language_model)(model.config.model)
@@ -100,10 +100,10 @@ def write_transformers(
 
 
 def _language_model(config: ModelConfig) -> TorchModel:
-    """Return how a language model is written: the parts of its mixers, and what is in all.
+    """Return the settings and the code of a language model, with the parts of its mixers.
 
     Raises:
-        InteropError: a mixer has no part, or the model has a head of fine-tuning.
+        InteropError: a mixer has no part, or the model has a fine-tuning head.
     """
     if config.head:
         raise InteropError(
@@ -148,7 +148,8 @@ def _language_model(config: ModelConfig) -> TorchModel:
         "min_predicted_id": config.min_predicted_id,
         "max_predicted_id": config.max_predicted_id,
     }
-    # `transformers` takes folders of one name whose configuration files are alike for the same code.
+    # `transformers` reuses the code of another folder if both the folder's name and the configuration file
+    # are the same.
     mixers = sorted({block["mixer"] for block in blocks.values()})
     own = f'\n\nMIXERS = {mixers}\n"""The mixers that modeling_birdie.py has."""\n'
     files = {
@@ -159,10 +160,10 @@ def _language_model(config: ModelConfig) -> TorchModel:
 
 
 def _encoder(config: ModelConfig) -> TorchModel:
-    """Return how an encoder is written.
+    """Return the settings and the code of an encoder.
 
     Raises:
-        InteropError: it has a head that scores no text as a whole.
+        InteropError: the encoder has a head that does not score whole texts.
     """
     if config.head not in ("", CLASSIFICATION, REGRESSION):
         raise InteropError(
@@ -219,7 +220,7 @@ def _tokenizer_config(model: ExportedModel) -> dict[str, Any]:
         "sep_token": special_token_name(SEPARATOR),
         "mask_token": special_token_name(MASK),
         "padding_side": "right" if encoder else "left",
-        # No text gives a special token; of encoders [MASK] in a text is what is to be filled in.
+        # Text never encodes to a special token, except for encoders: they fill in [MASK] in a text.
         "split_special_tokens": not encoder,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
@@ -227,7 +228,7 @@ def _tokenizer_config(model: ExportedModel) -> dict[str, Any]:
 
 
 def _generation_config(model: ExportedModel, form: PromptForm) -> dict[str, Any]:
-    """Return what `generate` does as the command of this project: what ends an answer, what is in none."""
+    """Return the settings with which `generate` ends and limits answers like `birdie_jax.generate`."""
     config, num_pieces = model.config.model, model.tokenizer.num_pieces
     ends = [token for token in (END, DONE, config.end_token) if token]
     never = {PADDING, START, *range(NUM_SPECIAL_TOKENS + num_pieces, model.tokenizer.vocab_size)}

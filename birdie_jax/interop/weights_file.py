@@ -1,4 +1,4 @@
-"""Tensors in a safetensors file, each with a checksum, which that format itself does not have."""
+"""Safetensors files with a checksum for each tensor, which the format itself lacks."""
 
 import json
 import zlib
@@ -23,10 +23,10 @@ def write_weights(
     Args:
         path: the file.
         tensors: name -> tensor.
-        metadata: what the file's header holds in addition to the checksums.
+        metadata: the metadata for the file's header, in addition to the checksums.
 
     Raises:
-        InteropError: a tensor is not of a type in `TYPES`, or the file cannot be written.
+        InteropError: a tensor has a type outside `TYPES`, or the file cannot be written.
     """
     whole = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     for name, tensor in whole.items():
@@ -53,7 +53,9 @@ def write_weights(
 def read_weights(
     path: Path, shapes: Mapping[str, tuple[int, ...]], described_by: str
 ) -> dict[str, np.ndarray]:
-    """Return the tensors of `path`, which must be just those of `shapes`; their types are the file's.
+    """Return the tensors of `path` in the types of the file.
+
+    The file must have exactly the tensors in `shapes`.
 
     Args:
         path: the safetensors file.
@@ -61,7 +63,7 @@ def read_weights(
         described_by: the source of the shapes, for messages.
 
     Raises:
-        InteropError: the file cannot be read, is damaged, or holds other tensors.
+        InteropError: the file cannot be read, is damaged, or has other tensors.
     """
     try:
         with safe_open(path, framework="np") as file:
@@ -102,7 +104,7 @@ def checked_tensor(path: Path, name: str, file: safe_open) -> np.ndarray:
     """Return a tensor of an open file.
 
     Raises:
-        InteropError: its type is none of the floating-point ones that are read.
+        InteropError: the tensor's type is not a supported floating-point type.
     """
     kind = file.get_slice(name).get_dtype()
     allowed = {"F16", "BF16", "F32", "F64"}
@@ -114,7 +116,7 @@ def checked_tensor(path: Path, name: str, file: safe_open) -> np.ndarray:
 
 
 def _checksums(path: Path, metadata: Mapping[str, str] | None) -> dict[str, int] | None:
-    """Return the checksums that were written with the file; None for a file of another program."""
+    """Return the checksums in the metadata; None for a file of another program."""
     if not metadata or _CHECKSUMS not in metadata:
         return None
     try:
