@@ -45,7 +45,7 @@ def run_completion(run: RunRecord) -> Completion:
         return Completion(True, f"Complete: {last:,} steps", 1.0)
     planned = run.planned_steps
     if planned is None:
-        return Completion(False, f"Not known to be complete: step {last:,}", None)
+        return Completion(False, f"Not recorded as complete: step {last:,}", None)
     share = min(1.0, last / planned)
     return Completion(False, f"Not complete: step {last:,} of {planned:,} ({percent(share)})", share)
 

@@ -192,7 +192,7 @@ class RunRecord:
     @property
     def probability_title(self) -> str:
         """The name of a mixture's probabilities."""
-        return "Share of target tokens asked for" if self.has_token_shares else "Sampling probability"
+        return "Requested share of target tokens" if self.has_token_shares else "Sampling probability"
 
     def find_setting(self, name: str) -> Any:
         """Return a configuration value by its dotted name, or None if the configuration lacks it."""

@@ -275,7 +275,7 @@ def refused_lines(records: Sequence[EvaluationRecord]) -> list[str]:
     lines = []
     for record in records:
         if record.refused:
-            lines.append(f"{record.name}: {len(record.refused):,} not asked:")
+            lines.append(f"{record.name}: {len(record.refused):,} skipped:")
             lines += [f"  {line}" for line in record.refused[:_MAX_REFUSED]]
             if len(record.refused) > _MAX_REFUSED:
                 lines.append(f"  and {len(record.refused) - _MAX_REFUSED:,} more, in the evaluation's file")

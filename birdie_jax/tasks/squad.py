@@ -220,7 +220,7 @@ class Squad(GenerationTask):
                 "allowed: at least one that has an answer"
             )
         if unanswerable:
-            refused.append(f"{self.path}: {unanswerable:,} unanswerable questions are not asked")
+            refused.append(f"{self.path}: {unanswerable:,} unanswerable questions are skipped")
         if self.max_questions is not None and self.max_questions < len(questions):
             asked = range(self.max_questions)
             questions = [questions[number * len(questions) // self.max_questions] for number in asked]

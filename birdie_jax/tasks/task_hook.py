@@ -185,7 +185,7 @@ class TaskEvaluation:
     def _print_skipped(self, name: str, refused: Sequence[str]) -> None:
         """Print the number of skipped questions and the first, once per run and only in one process."""
         if self._share.index == 0 and name not in self._reported:
-            print(f"task {name}: {len(refused):,} not asked, the first: {refused[0]}", flush=True)
+            print(f"task {name}: {len(refused):,} skipped, the first: {refused[0]}", flush=True)
             self._reported.add(name)
 
     def _model_with(self, params: PyTree) -> TaskModel:

@@ -133,7 +133,8 @@ def _check(cell: Cell, inputs: GatedScanInputs, direction: str, implementation: 
     found = [tuple(reset.shape) for reset in inputs.resets]
     if found != [(batch, length)] * count:
         raise ValueError(
-            f"gated_scan: resets must be a tuple of {count} arrays of shape {(batch, length)}; found {found}"
+            f"gated_scan: resets must be a tuple of {count} arrays of shape {(batch, length)}; "
+            f"found {found}"
         )
 
 

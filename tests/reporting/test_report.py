@@ -204,7 +204,7 @@ def test_non_finite_values_are_not_plotted_but_reported(odd):
 def test_mixtures_of_target_tokens_say_so(odd):
     words = odd[1].words()
     assert "The mixture has shares of target tokens" in words
-    assert "Share of target tokens asked for" in words
+    assert "Requested share of target tokens" in words
     assert "Sampling probability" not in words
 
 
@@ -256,7 +256,7 @@ def test_run_without_arms(tmp_path):
     source = (tmp_path / "report.html").read_text()
     assert panel_titles(source) == ["Train loss", "Learning rate", "rmse"]
     words = page.words()
-    assert "Not known to be complete: step 4" in words
+    assert "Not recorded as complete: step 4" in words
     assert "Latest train loss 0.250" in words
     assert "4 scalars logged" in words
     for birdie in ("arm", "bandit", "Bandit", "nats", "causal", "Configuration", "of None"):

@@ -62,7 +62,7 @@ def test_evaluations_are_shown(workdir):
     assert "characters by one" not in page
     assert "0: 1.000 of 20; 1: 1.000 of 20; 2: 1.000 of 20; 3: 0.000 of 20" in page
     assert "while training" in page
-    assert "phonebook: 1 not asked, the first: f line 3: &lt;bad&gt;" in page
+    assert "phonebook: 1 skipped, the first: f line 3: &lt;bad&gt;" in page
     assert "0.75" in page
     # A construction has one row, with its score, interval and number of answers.
     assert "phonebook: characters by construction <small>known of 79 of 80 answers, at step 40<" in page

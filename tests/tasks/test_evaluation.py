@@ -109,7 +109,7 @@ def test_the_table_shows_metrics_and_skipped_questions():
     assert lines[1].split()[-1] == "40"
     assert lines[2].split()[:2] == ["right", "0.5000"]
     assert lines[3].split() == ["other", "none", "0"]
-    assert "lengths: 1 not asked:" in text
+    assert "lengths: 1 skipped:" in text
     assert "  file line 2: bad" in text
     by_group = group_tables(record())
     assert "lengths by numbers" in by_group

@@ -68,7 +68,7 @@ def test_unanswerable_questions_are_counted_and_reported(tmp_path):
     path = write(tmp_path / "dev-v2.json", content("v2.0"))
     questions, refused = read_questions(path)
     assert [one.name for one in questions] == ["q1", "q2", "q3"]
-    assert refused == [f"{path}: 1 unanswerable questions are not asked"]
+    assert refused == [f"{path}: 1 unanswerable questions are skipped"]
 
 
 def test_defaults_match_the_paper():

@@ -99,7 +99,7 @@ def test_a_run_logs_the_scores_of_its_tasks(tmp_path, capsys):
             "task/size/not_asked": len(Lengths.sizes) + 1 - len(answers),
         }
         assert reported == ["size, its first questions", "size, 8 of 8 questions"]
-    message = "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
+    message = "task size: 2 skipped, the first: lengths.txt line 3: found no question\n"
     assert capsys.readouterr().out == message
 
 

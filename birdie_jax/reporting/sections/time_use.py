@@ -13,7 +13,7 @@ _WORDS = {
     "compiling": ("compilation", "XLA compiles, or fetches what it compiled before"),
     "waiting_for_data": ("data", "the loop waits for its next batch"),
     "hooks": ("hooks", "validation with the bandit, tasks, samples"),
-    "checkpoints": ("checkpoints", "what of saving holds the loop up"),
+    "checkpoints": ("checkpoints", "the part of saving that blocks the loop"),
     "starting": ("starting", "from the start of a process to its first step"),
     "lost_steps": ("lost steps", "done, lost with a process, and done again"),
     "between_starts": ("between starts", "from the last line of a killed process to the next start"),
