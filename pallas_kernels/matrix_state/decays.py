@@ -175,5 +175,5 @@ def _channel_products(a, k, G, dtype):
 
 
 def _decay(logarithm: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return the exponential; positive values belong to masked pairs of tokens and count as 0."""
+    """Return the exponential; positive logarithms belong to masked pairs of tokens and count as 0."""
     return jnp.exp(jnp.where(logarithm > 0, 0.0, logarithm))

@@ -29,7 +29,7 @@ SLOTS = 2
 
 
 def scratch(grid: GpuGrid, sequences: dict[str, jax.Array], results: dict[str, Any]) -> dict[str, Any]:
-    """Return the shared memory of a block by name; see `gpu_call` for the arguments."""
+    """Return the shared memory of a block by name; see `gpu.call_kernel` for the arguments."""
     tile, rows = (TILE, THREADS), (grid.states, THREADS)
     memory = {
         **{f"in_{name}": plgpu.SMEM((SLOTS, *tile), array.dtype) for name, array in sequences.items()},
@@ -56,12 +56,12 @@ def scratch(grid: GpuGrid, sequences: dict[str, jax.Array], results: dict[str, A
 
 
 def _tiles_of(names):
-    """Return those among the results that are sequences."""
+    """Return the names of the results that are sequences."""
     return [name for name in ("du", "ddt", "dz") if name in names]
 
 
 def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets: bool) -> None:
-    """Take a block's channels through all tiles, from the last one read to the first."""
+    """Scan the channels of a block over all tiles, from the last to the first in reading order."""
     row, lanes = block.row, block.lanes
     gated, tiles = "z" in refs, grid.block_tiles
     rates, entering = refs["own_rates"], refs["own_entering"]
@@ -94,7 +94,7 @@ def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets
     bias = refs["dt_bias"][lanes] if "dt_bias" in refs else None
 
     def enter_next_tile(ring, first, within):
-        """Compute the states that enter the tile after this one of the block."""
+        """Compute the states that enter the next tile of the block."""
         number = first + within
         slot = ring.wait(number)
         steps = Steps(ring, slot, bias, with_resets=with_resets)
@@ -163,7 +163,7 @@ def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets
             # The rates are in base 2.
             ddt = dlog_A[t] * math.log(2) + inputs[t] * g_B[t]
             if bias is not None:
-                # The sigmoid of the raw step without loss where that is far below zero.
+                # The sigmoid of the raw step, precise even if the raw step is far below zero.
                 ddt *= jnp.exp(steps.raw[t] - steps.dt[t])
                 dbias += ddt
             dfactor += dvs[t] * inputs[t]

@@ -25,7 +25,7 @@ RESULT_SLOTS = 2
 
 
 def scratch(grid: GpuGrid, sequences: dict[str, jax.Array], results: dict[str, Any]) -> dict[str, Any]:
-    """Return the shared memory of a block by name; see `gpu_call` for the arguments."""
+    """Return the shared memory of a block by name; see `gpu.call_kernel` for the arguments."""
     slots, tile = grid.forward_slots, (TILE, THREADS)
     return {
         **{f"in_{name}": plgpu.SMEM((slots, *tile), array.dtype) for name, array in sequences.items()},
@@ -38,7 +38,7 @@ def scratch(grid: GpuGrid, sequences: dict[str, jax.Array], results: dict[str, A
 
 
 def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets: bool) -> None:
-    """Take a block's channels through all tiles."""
+    """Scan the channels of a block over all tiles."""
     row, lanes = block.row, block.lanes
     gated = "z" in refs
     names = ("u", "dt", "z") if gated else ("u", "dt")

@@ -1,4 +1,4 @@
-"""What both passes of the GPU kernel do with a tile of 16 steps. See `gpu`."""
+"""The work of both passes of the GPU kernel on a tile of 16 steps. See `gpu`."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,30 +13,30 @@ from pallas_kernels.linear_scan.padding import round_up
 
 THREADS = 128
 TILE = 16
-# Two states have 64 sums over channels in a tile, which is what the layout of a tensor core's rows holds.
+# Two states have 64 sums over channels in a tile, the number of rows in the layout of a tensor core.
 STATES_UNIT = 2
 MAX_TILES = 8
-# Of the 227 KiB that a block may have; forward half, so two blocks share a multiprocessor.
+# A block can have 227 KiB of shared memory. The forward pass uses half, for two blocks per multiprocessor.
 FORWARD_BYTES = 112 * 1024
 BACKWARD_BYTES = 224 * 1024
 MAX_SLOTS = 6
-# A row of products starts eight banks after the one before, so a load of eight rows meets each once.
+# Each row of products starts eight banks after the previous row, so a load of eight rows reads each once.
 PRODUCTS_WIDTH = THREADS + 8
 SUMS = 2 * STATES_UNIT * TILE
 
 
 class GpuGrid(NamedTuple):
-    """How a call is cut.
+    """The partition of a call into blocks and tiles.
 
     Attributes:
         direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
         states: the padded number of states of a channel.
-        columns: the width of a row of B, C and what is kept at resets.
+        columns: the width of a row of B, C and reset flags.
         tiles: the number of tiles of 16 steps along time.
-        block_tiles: the number of tiles between two states that are kept for the gradient.
-        forward_slots: the number of tiles of each operand in shared memory, forward.
-        result_slots: the number of tiles of each result in shared memory, backward.
-        interpret: the argument of `plgpu.kernel` of this name.
+        block_tiles: the number of tiles between two states kept for the gradient.
+        forward_slots: the number of tiles of each operand in shared memory in the forward pass.
+        result_slots: the number of tiles of each result in shared memory in the backward pass.
+        interpret: the argument `interpret` of `plgpu.kernel`.
     """
 
     direction: str
@@ -50,12 +50,12 @@ class GpuGrid(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of states of a channel that are kept for the gradient."""
+        """The number of blocks of tiles, with one state kept for the gradient before each."""
         return self.tiles // self.block_tiles
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """The directions in which the sequence is read, of each an equal part of the channels."""
+        """The directions of the call; each reads an equal part of the channels."""
         return ("forward", "reverse") if self.direction == "both" else (self.direction,)
 
 
@@ -65,12 +65,12 @@ def make_grid(
     """Return the grid of a call, the same for both passes.
 
     Args:
-        length: the steps of time before padding.
+        length: the number of time steps before padding.
         states: the padded number of states of a channel.
         direction: "forward", "reverse" or "both".
-        dtype: the type of the sequences.
+        dtype: the dtype of the sequences.
         gated: whether there is a gate.
-        interpret: the argument of `plgpu.kernel` of this name.
+        interpret: the argument `interpret` of `plgpu.kernel`.
     """
     columns = round_up(2 * states + (2 if direction == "both" else 1), 4)
     tile = TILE * THREADS * jnp.dtype(dtype).itemsize
@@ -78,7 +78,7 @@ def make_grid(
     column_bytes = TILE * columns * 4
     forward_slot = (3 if gated else 2) * tile + column_bytes
     forward_slots = (FORWARD_BYTES - 2 * row - 2 * tile) // forward_slot
-    # The products; A and the cotangents of A and of the state; two slots of both streams of tiles.
+    # The products; A, and the cotangents of A and the state; two slots of both streams of tiles.
     fixed = SUMS * PRODUCTS_WIDTH * 4 + 3 * row + 2 * (6 * tile + 2 * column_bytes)
     result_slot = 3 * tile + states // STATES_UNIT * SUMS * 4
     result_slots = 2 if fixed + 2 * result_slot + 4 * row <= BACKWARD_BYTES else 1
@@ -100,18 +100,18 @@ def make_grid(
     )
 
 
-# Of 2 artanh(s) = 2 (s + s^3 / 3 + s^5 / 5 + ...), which for s <= 1/3 leaves less than 1e-9.
+# The terms of 2 artanh(s) = 2 (s + s^3 / 3 + s^5 / 5 + ...). For s <= 1/3 the rest is below 1e-9.
 TERMS = 8
 
 
 class BlockIndices(NamedTuple):
-    """The indices of the part of the arrays that a block computes.
+    """The part of the arrays that a block computes.
 
     Attributes:
         row: the row of the batch.
         lanes: the slice of the channels.
-        column: the number of that slice.
-        part: the number of its direction among those of the call.
+        column: the index of that slice.
+        part: the index of the direction among `GpuGrid.directions`.
         reverse: whether the sequence is read from its end.
     """
 
@@ -122,11 +122,11 @@ class BlockIndices(NamedTuple):
     reverse: bool
 
     def tile_at(self, grid: GpuGrid, number: Any) -> Any:
-        """Return the tile that is read as the `number`-th."""
+        """Return the index of the `number`-th tile in reading order."""
         return grid.tiles - 1 - number if self.reverse else number
 
     def block_at(self, grid: GpuGrid, number: Any) -> Any:
-        """Return the block of tiles that is read as the `number`-th."""
+        """Return the index of the `number`-th block of tiles in reading order."""
         return grid.blocks - 1 - number if self.reverse else number
 
     @property
@@ -136,7 +136,7 @@ class BlockIndices(NamedTuple):
 
 
 class Ring:
-    """Tiles of operands on their way into shared memory, in an order that is known ahead."""
+    """A ring of slots in shared memory that prefetches tiles of operands in a fixed order."""
 
     def __init__(
         self,
@@ -148,22 +148,22 @@ class Ring:
         names: tuple[str, ...],
         tile_of: Callable[[Any], Any],
     ) -> None:
-        """Remember the order; nothing is fetched before `start`.
+        """Set the order; `start` begins the first fetches.
 
         Args:
             ring: the name of the ring.
             grid: the grid of the call.
             block: the part of the arrays.
-            refs: all memory by name; of this ring the slots as RING_NAME, and RING_barriers.
+            refs: all memory by name; the slots of this ring are RING_NAME, and its barriers RING_barriers.
             names: the names of the sequences.
-            tile_of: the number of a fetch -> the tile that it brings.
+            tile_of: the number of a fetch -> the tile to fetch.
         """
         self._ring, self._grid, self._block, self._refs = ring, grid, block, refs
         self._names, self._tile_of = (*names, "columns"), tile_of
         self.slots = refs[f"{ring}_columns"].shape[0]
 
     def fetch(self, number: Any) -> None:
-        """Begin to bring the tile of this number, whose slot must be free."""
+        """Start fetch `number`, whose slot must be free."""
         tile, slot = self._tile_of(number), jax.lax.rem(number, self.slots)
         row, lanes = self._block.row, self._block.lanes
         for name in self._names:
@@ -173,22 +173,22 @@ class Ring:
             plgpu.copy_gmem_to_smem(source, self._refs[f"{self._ring}_{name}"].at[slot], barrier)
 
     def start(self, count: int) -> None:
-        """Begin to bring the first tiles, of `count` in all."""
+        """Start as many of `count` fetches as there are slots."""
         for number in range(min(self.slots, count)):
             self.fetch(jnp.int32(number))
 
     def wait(self, number: Any) -> Any:
-        """Wait for the tile of this number, and return its slot."""
+        """Wait for fetch `number` and return its slot."""
         slot = jax.lax.rem(number, self.slots)
         plgpu.barrier_wait(self._refs[f"{self._ring}_barriers"].at[slot])
         return slot
 
     def refill(self, number: Any, count: Any) -> None:
-        """Begin to bring the tile that takes the slot of this number, where there is one of `count`."""
+        """Start the fetch that reuses the slot of fetch `number`, if it is one of `count` fetches."""
         pl.when(number + self.slots < count)(lambda: self.fetch(number + self.slots))
 
     def rows(self, name: str, slot: Any) -> list:
-        """Return the steps of a sequence in a slot, in float32, one channel a thread."""
+        """Return the steps of a sequence in a slot, in float32, one channel per thread."""
         ref = self._refs[f"{self._ring}_{name}"]
         return [ref[slot, t].astype(jnp.float32) for t in range(TILE)]
 
@@ -198,15 +198,15 @@ class Ring:
         return columns[slot, t, n], columns[slot, t, n + self._grid.states]
 
     def kept(self, slot: Any, t: int) -> Any:
-        """Return the scalar that is 0 where step t is a reset, else 1."""
+        """Return a scalar: 0 if step t is a reset, else 1."""
         return self._refs[f"{self._ring}_columns"][slot, t, 2 * self._grid.states + self._block.part]
 
 
 class Steps:
-    """The steps of a tile: raw, after the softplus, and times the input; one channel a thread."""
+    """The steps of a tile: raw, after the softplus, and times the input; one channel per thread."""
 
     def __init__(self, ring: Ring, slot: Any, bias: Any, *, with_resets: bool):
-        """Load u and dt of the slot; `bias` is that of the step, or None where dt is the step."""
+        """Load u and dt of the slot; `bias` is the bias of the step, or None if dt is the step."""
         self._ring, self._slot, self._with_resets = ring, slot, with_resets
         raw = ring.rows("dt", slot)
         self.dt = raw
@@ -227,7 +227,7 @@ class Steps:
 
 
 def softplus(x: Any) -> Any:
-    """Return log(1 + exp(x)) without loss where that is small; the logarithm is 2 artanh of e / (2 + e)."""
+    """Return log(1 + exp(x)), precise if small: log(1 + e) is computed as 2 artanh(e / (2 + e))."""
     e = jnp.exp(-jnp.abs(x))
     s = e / (2.0 + e)
     square = s * s
@@ -238,17 +238,17 @@ def softplus(x: Any) -> Any:
 
 
 def spread(grid: GpuGrid, value: Any) -> Any:
-    """Give the compiler the layout of what a loop carries, one channel a thread."""
+    """Set the layout of a loop's carry for the compiler, one channel per thread."""
     return with_layout(grid, value, plgpu.Layout.WG_STRIDED((THREADS,), 1))
 
 
 def with_layout(grid: GpuGrid, value: Any, layout: Any) -> Any:
-    """Give the compiler the layout of a value; the interpreter has no layouts."""
+    """Set the layout of a value for the compiler; the interpreter has no layouts."""
     return value if grid.interpret is not None else plgpu.layout_cast(value, layout)
 
 
 def zeros(grid: GpuGrid) -> Any:
-    """Return zero in every thread."""
+    """Return a zero for every thread."""
     return spread(grid, jnp.zeros((THREADS,), jnp.float32))
 
 
@@ -263,7 +263,7 @@ def for_each_state(grid: GpuGrid, body: Any) -> None:
 
 
 def load_rows(grid: GpuGrid, source: Any, target: Any) -> None:
-    """Copy [N, channels of the block] from global memory to shared, each thread its own channel."""
+    """Copy [N, channels of the block] from global to shared memory; each thread copies its own channel."""
 
     def load(n):
         target[n] = source[n]

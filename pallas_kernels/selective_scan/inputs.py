@@ -1,4 +1,4 @@
-"""The arrays that a selective scan reads."""
+"""The arguments of a selective scan, and their padding."""
 
 from typing import NamedTuple
 
@@ -21,15 +21,15 @@ class SelectiveScanInputs(NamedTuple):
 
     Attributes:
         u: the input.
-        dt: the step before its bias and softplus; without `dt_bias` the step itself.
+        dt: the step before its bias and softplus; without `dt_bias`, the step itself.
         A: the rates, negative, with the channels last.
-        B: the input's weight in each of the N states, the same for all channels.
-        C: the weight of each state in the output, the same for all channels.
+        B: the weight of the input in each of the N states, shared by all channels.
+        C: the weight of each state in the output, shared by all channels.
         D: the factor of the input in the output, float32.
-        z: what gates the output by its SiLU; None: there is no gate.
-        dt_bias: the bias of the step; None: `dt` is the step.
-        h0: the state before the first step read, float32.
-        resets: for each direction, where nothing enters from the step before; or None.
+        z: the gate, whose SiLU multiplies the output; None without a gate.
+        dt_bias: the bias of the step; if None, `dt` is the step.
+        h0: the state before the first step in reading order, float32.
+        resets: for each direction, the steps that the state before them does not enter; or None.
     """
 
     u: Sequence
@@ -44,17 +44,17 @@ class SelectiveScanInputs(NamedTuple):
     resets: Resets
 
 
-# The softplus of this plus any bias is 0: through such a step the state passes unchanged.
+# The softplus of this plus any bias is 0, and a step of 0 leaves the state unchanged.
 NO_STEP = -1e30
 
 
 class Padding:
-    """Padding through which the state passes unchanged, so it may be read first; and its removal.
+    """Padding that leaves the state unchanged, so it can come first in reading order; and its removal.
 
     Attributes:
         inputs: the arrays of the call.
         states: the padded number of states of a channel.
-        dtype: the type that holds those of the sequences.
+        dtype: the common dtype of the sequences.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Padding:
         lanes: int,
         states_unit: int,
     ) -> None:
-        """Remember the call.
+        """Set the units of the padding.
 
         Args:
             inputs: the arrays of the call.
             direction: "forward", "reverse" or "both".
-            length_unit: what the steps of time are padded to a multiple of.
-            lanes: what the channels of a direction are padded to a multiple of.
-            states_unit: what the states of a channel are padded to a multiple of.
+            length_unit: the padded length is a multiple of this.
+            lanes: the padded number of channels of a direction is a multiple of this.
+            states_unit: the padded number of states of a channel is a multiple of this.
         """
         self.inputs = inputs
         self.states = round_up(inputs.A.shape[0], states_unit)
@@ -85,11 +85,11 @@ class Padding:
     def sequence(
         self, array: Sequence, fill: float = 0.0
     ) -> Float[Array, "batch padded_length padded_channels"]:
-        """Pad a sequence at its end, and its channels."""
+        """Pad the end and the channels of a sequence."""
         return pad_length(self.channels(array), self._length_unit, fill)
 
     def steps(self, dt: Sequence) -> Float[Array, "batch padded_length padded_channels"]:
-        """Pad the steps, with such as change nothing."""
+        """Pad the steps with steps of size 0."""
         return self.sequence(dt, 0.0 if self.inputs.dt_bias is None else NO_STEP)
 
     def state(
@@ -100,7 +100,7 @@ class Padding:
         return jnp.pad(self.channels(array.astype(jnp.float32)), ((0, 0), (0, missing), (0, 0)))
 
     def channels(self, array: Float[Array, "*axes channels"]) -> Float[Array, "*axes padded_channels"]:
-        """Pad the last axis, of the channels of each direction."""
+        """Pad the channels of each direction, on the last axis."""
         return pad_channels(array, self._halves, self._lanes)
 
     def crop(self, array: Float[Array, "batch padded_length padded_channels"]) -> Sequence:

@@ -1,21 +1,23 @@
-"""selective_scan for TPUs, in Mosaic: a channel a lane, its states in registers of their own.
+"""selective_scan for TPUs, in Mosaic: one channel per lane, with its states in separate registers.
 
-A grid step holds a block of rows in time of up to 1024 channels, the rows of a register by its lanes. It
-goes through spans of 128 steps: first dt's bias and softplus, on tiles of 16 rows; then its states by
-fours, step after step; then D and the gate, on tiles again. So a step of a state costs an exponential and
-six operations of a full register, and what is summed over states is added register by register.
+A grid step holds a block of time steps of up to 1024 channels, which fill the 8 rows of 128 lanes of a
+register. It goes through spans of 128 steps: first the bias and softplus of dt, on tiles of 16 rows; then
+the states, four at a time, step after step; then D and the gate, on tiles again. So a step of a state costs
+an exponential and six operations on a full register, and sums over states add whole registers.
 
-One row of a tile becomes a register by a strided load from scratch memory, see `tpu_steps`. B and C come
-as [2 N, length], time on the lanes, and four states of B go above the same four of C in a register: a lane
-of it, spread over all, holds what one step needs for four states, and a load spreads a row of it.
+A strided load from scratch memory turns one row of a tile into a register, see `tpu_steps`. B and C are
+[2 N, length], with time on the lanes. A register holds four states of B above the same four states of C.
+One lane of it has the values of one step for four states; it is broadcast to all lanes, and a load
+broadcasts one of its rows.
 
-The gradient reads the state that enters each span, runs its recurrence again (Chen et al. 2016; for scans
-Gu and Dao 2023, appendix D) and takes the cotangents back through the states that it left in scratch
-memory. Each block of channels writes what it adds to the cotangents of B and C; they are summed afterwards
-in their order, so two runs agree bit for bit.
+The gradient reads the state that enters each span, runs the recurrence of the span again (Chen et al. 2016;
+for scans Gu and Dao 2023, appendix D), and computes the cotangents backwards from the states in scratch
+memory. Each block of channels writes its terms of the cotangents of B and C. They are summed afterwards
+in a fixed order, so two runs agree bit for bit.
 
-Memory accesses an element, each of u's size: 4 forward (u, dt, z, y), 7 backward (u, dt, z, dy and the
-three cotangents); and N / 128 numbers of float32 for the states that enter spans, once each.
+Memory accesses per element of u: 4 forward (u, dt, z, y), and 7 backward (u, dt, z, dy and three
+cotangents). In addition, N / 128 float32 numbers per element for the states that enter spans, written once
+and read once.
 """
 
 import math
@@ -41,11 +43,13 @@ from pallas_kernels.selective_scan.tpu_steps import (
 
 __all__ = ["backward", "forward", "suits"]
 
-# Of any nonzero rate; times the step of a reset it is far below what exp2 takes to 0.
+# The least magnitude of a rate. exp2 of its product with the step of a reset is 0.
 LEAST_RATE = 1e-30
-# Of the blocks of a grid step; twice this, for those under way, leaves room for the scratch memory of each.
+# The bytes of the blocks of a grid step. Double buffering takes twice this and leaves room for the scratch
+# memory.
 FORWARD_BYTES, BACKWARD_BYTES = 4 << 20, 2 << 20
-# Of the states of a channel in the type of the sequences; with more a register is half full.
+# The limit of the bytes of a channel's states in the dtype of the sequences. Above it, blocks are half as
+# wide, so registers are half full.
 MOST_STATE_BYTES = 64
 
 
@@ -55,13 +59,14 @@ def forward(
     """Return (y, last state, state before each span of time).
 
     Args:
-        inputs: the arrays, sequences in float32 or bfloat16; sizes that do not suit are padded, at the cost
-            of a copy of every operand.
+        inputs: the arrays, with sequences in float32 or bfloat16. Unsuitable sizes are padded, which copies
+            every operand.
         direction: "forward", "reverse" or "both".
-        interpret: whether to run in the TPU interpreter, on any platform, slowly; or its parameters.
+        interpret: whether to run in the TPU interpreter, slowly, on any platform; or its parameters.
 
     Returns:
-        y in the type of u; the state after the last step read, and those before each span, float32.
+        y in the dtype of u; in float32, the state after the last step in reading order and the states
+        before each span.
     """
     pad = _Padding(inputs, direction)
     operands = pad.operands()
@@ -92,7 +97,7 @@ def backward(
     direction: str,
     interpret: Interpret = False,
 ) -> SelectiveScanInputs:
-    """Return the cotangents of the inputs, those of all but u, dt and z in float32; None for the resets.
+    """Return the cotangents of the inputs, in float32 except for u, dt and z; None for the resets.
 
     Args:
         inputs: as for `forward`.
@@ -153,7 +158,7 @@ def backward(
 
 
 def _scratch(grid, states, sequences):
-    """Return the shapes of what both passes have in scratch memory, with spans of `sequences`."""
+    """Return the shapes of the scratch memory of both passes, with a span of each of `sequences`."""
     return {
         "carry": (states, grid.columns, LANES),
         "fours": (2 * states, grid.rows),
@@ -170,16 +175,16 @@ class _Padding(Padding):
         self.direction = direction
 
     def grid(self, shape, block_bytes, interpret):
-        """Return the grid for padded sequences of `shape`, in blocks of `block_bytes` where they can."""
+        """Return the grid for padded sequences of `shape`, with blocks of `block_bytes` if possible."""
         itemsize = self.dtype.itemsize
         max_columns = MAX_COLUMNS if self.states * itemsize <= MOST_STATE_BYTES else MAX_COLUMNS // 2
         return make_grid(shape, block_bytes // itemsize, self.direction, interpret, max_columns)
 
     def operands(self):
-        """Return the (name, kind, array) of what both passes read of the inputs."""
+        """Return (name, kind, array) for each operand of both passes."""
         u, dt, A, B, C, D, z, dt_bias, *_ = self.inputs
         columns = jnp.concatenate([self._columns(B), self._columns(C)], axis=1)
-        # exp(dt A) = exp2(dt A log2(e)); a rate of 0 is one whose product with any step but a reset's is.
+        # exp(dt A) = exp2(dt A log2(e)). A rate of 0 becomes -LEAST_RATE, which matters only at resets.
         rates = self.state(A[None])[0] * math.log2(math.e)
         rates = jnp.where(jnp.abs(rates) < LEAST_RATE, -LEAST_RATE, rates)
         operands = [
@@ -199,7 +204,7 @@ class _Padding(Padding):
         return self.crop_channels(array[:, 0]).sum(axis=0)
 
     def crop_columns(self, partial):
-        """Return the sums of dB and dC over the blocks of channels, [batch, length, N]."""
+        """Return dB and dC, [batch, length, N], summed over the blocks of channels."""
         states, length = self.inputs.A.shape[0], self.inputs.u.shape[1]
         columns = partial.sum(axis=0)[:, :, :length]
         columns = columns.reshape(columns.shape[0], -1, 2, STATES, length)

@@ -1,11 +1,11 @@
-"""The grid steps of the TPU kernels, span after span: its steps prepared, states by fours, the rest.
+"""The grid steps of the TPU kernels: for each span, prepare the steps, run the states, and finish.
 
-See `tpu`.
+See `tpu` for the algorithm.
 
-Every function takes the grid of the call and the references by the names of `tpu`. A value of the
-recurrence is [columns, 128], a channel a lane: the row of one time step, folded. In scratch memory each
-group of 128 channels has a span of time below the other, an odd number of rows apart, so one strided
-load folds a row.
+The functions take the grid of the call and the references by the names in `tpu`. A value of the recurrence
+is the row of one time step, folded to [columns, 128] with one channel per lane. Scratch memory holds the
+spans of the groups of 128 channels one below another, an odd number of rows apart. So one strided load
+folds a row.
 """
 
 import math
@@ -23,17 +23,17 @@ from pallas_kernels.linear_scan.tpu_call import TpuGrid
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE, not_reset_mask, rows_of
 
 SPAN = 128
-"""The number of steps between kept states: the lanes of a register, in which B and C come."""
+"""The number of steps between kept states, equal to the lanes of a register of B and C."""
 STRIDE = SPAN + 1
 STATES = 4
-"""The number of states computed side by side: with B and C of each, the rows of a register."""
+"""The number of states that run in parallel; B and C of these fill the rows of a register."""
 SUBLANES = 8
 TILES = SPAN // TILE
 UNROLLED = 2
-"""The number of tiles in a turn of a loop, but for that of the gradient's recurrence."""
+"""The number of tiles in one iteration of a loop, except for the recurrence of the gradient."""
 ODD = SUBLANES + 1
 PRODUCTS = SUBLANES * ODD
-# exp(dt A) of a reset: 0 for every A that `tpu` lets through, and no NaN in a product with zero.
+# The step at a reset. exp(dt A) is 0 for every A from `tpu`, and the product with zero is not NaN.
 RESET_STEP = 1e38
 
 
@@ -52,7 +52,7 @@ class _Span(NamedTuple):
 
     @property
     def groups(self):
-        """The number of fours of states."""
+        """The number of groups of four states."""
         return self.refs["carry"].shape[0] // STATES
 
     def tile_of_block(self, tile):
@@ -73,11 +73,11 @@ class _Span(NamedTuple):
         return not_reset_mask(self.refs.get("bits"), self.tile_of_block(tile))
 
     def at(self, step):
-        """Return the rows of scratch memory that hold a step of every group of channels."""
+        """Return the rows of scratch memory that hold `step` of every group of channels."""
         return pl.ds(step, self.grid.columns, stride=STRIDE)
 
     def columns(self, group):
-        """Return B and C of four states [8, 128], steps in lanes."""
+        """Return B and C of a group of four states, [8, 128], with steps on the lanes."""
         lanes = pl.ds(pl.multiple_of(self.index * SPAN, SPAN), SPAN)
         return self.refs["fours"][_register(group), lanes]
 
@@ -107,7 +107,7 @@ def _for_each(
 
 
 def _for_each_tile(span, body, before=None):
-    """Run body(tile, group of channels) for all of a span; before(tile) once a tile."""
+    """Run body(tile, channel group) for all tiles and groups of a span, and before(tile) once per tile."""
 
     def run(tile, carried):
         if before:
@@ -124,7 +124,7 @@ def _softplus(raw):
 
 
 def _prepare(span, tile, k):
-    """Write the steps of a tile and their products with u to scratch memory; return u and the steps."""
+    """Write the steps of a tile and their products with u to scratch memory, and return u and the steps."""
     refs = span.refs
     dt, u = span.load("dt", tile, k), span.load("u", tile, k)
     if "dt_bias" in refs:
@@ -136,7 +136,7 @@ def _prepare(span, tile, k):
 
 
 def _spread(span, turn, tile):
-    """Write B and C of every step of a tile to all lanes of a row of scratch memory."""
+    """Broadcast B and C of every step of a tile to all lanes of a row of scratch memory."""
     first, together = tile * TILE, groups_together(span.groups)
     columns = [
         pltpu.roll(span.columns(turn * together + place), jax.lax.rem(LANES - first, LANES), 1)
@@ -149,9 +149,9 @@ def _spread(span, turn, tile):
 
 
 def _for_each_group(span, body):
-    """Run body(group, place) for all fours of states; their B and C are spread at `place`.
+    """Run body(group, place) for all groups of four states, with their broadcast B and C at `place`.
 
-    Those of the first turn are spread before, beside arithmetic that does not wait for them.
+    The caller broadcasts B and C of the first iteration, in parallel with independent arithmetic.
     """
     together = groups_together(span.groups)
     turns = span.groups // together
@@ -170,12 +170,12 @@ def _for_each_group(span, body):
 
 
 def groups_together(groups: int) -> int:
-    """Return how many of the fours of states are spread at once: at most 4, to fit the memory."""
+    """Return the number of groups of four states to broadcast at once: at most 4, to fit in memory."""
     return max(n for n in range(1, 5) if groups % n == 0)
 
 
 def _weights(span, place, step):
-    """Return B and C of four states at a step, each [1, 128]."""
+    """Return B and C of a group of four states at a step, each [1, 128]."""
     first = SUBLANES * (place * SPAN + step)
     rows = [span.refs["weights"][pl.ds(first + j, 1)] for j in range(SUBLANES)]
     return rows[:STATES], rows[STATES:]
@@ -184,17 +184,18 @@ def _weights(span, place, step):
 def _sweep(span, group, place, h, *, reverse, output):
     """Run four states over a span.
 
+    If there is a reference "states", the function writes the states before and after each step to it.
+
     Args:
         span: the span.
-        group: the number of the four states.
-        place: where B and C are.
-        h: those that enter, each [columns, 128].
+        group: the index of the group of four states.
+        place: the place of B and C in "weights".
+        h: the states that enter, each [columns, 128].
         reverse: whether the span is read from its end.
-        output: the name of the sums over n of C_n h_n in scratch memory, to which they are added; or None.
+        output: the name of an array in scratch memory to add the sum over n of C_n h_n to; or None.
 
     Returns:
-        The states that leave. B and C are left in "weights" and, where there are such, the states before
-        and after each step in "states".
+        The states that leave.
     """
     refs = span.refs
     A = [refs["A"][group * STATES + j, 0] for j in range(STATES)]
@@ -221,7 +222,7 @@ def _sweep(span, group, place, h, *, reverse, output):
 
 
 def _sum(values):
-    """Add values in pairs."""
+    """Sum values in pairs."""
     values = list(values)
     while len(values) > 1:
         values = [sum(values[i + 1 : i + 2], values[i]) for i in range(0, len(values), 2)]
@@ -238,7 +239,7 @@ def _keep_carry(refs, group, values):
 
 
 def _start(refs, carried):
-    """Put B above C for each four states; let the carry be what enters the first block."""
+    """Put B above C for each group of four states, and initialise the carry in the first block."""
     columns = refs["columns"][0].astype(jnp.float32)
     states = columns.shape[0] // 2
     for first in range(0, states, STATES):
@@ -251,7 +252,7 @@ def _start(refs, carried):
 
 
 def forward(grid, refs, *, reverse):
-    """Compute a block of y from the state that enters it, and the state that leaves it."""
+    """Compute a block of y, and the state that leaves it, from the state that enters it."""
     _start(refs, "h0")
 
     def run_span(index, carried):
@@ -284,7 +285,7 @@ def forward(grid, refs, *, reverse):
 
 
 def backward(grid, refs, *, reverse):
-    """Compute a block of all cotangents from the states that enter its spans and that of the last one."""
+    """Compute a block of all cotangents from the states that enter its spans and the last cotangent."""
     _start(refs, "dlast")
     row_sums = [name for name in ("dD", "ddt_bias") if name in refs]
 
@@ -328,19 +329,21 @@ def backward(grid, refs, *, reverse):
 
 
 def _pull(span, group, place, dh, *, reverse):
-    """Take the cotangent of four states back through a span.
+    """Compute the cotangents of four states backwards through a span.
+
+    The function adds the sum over n of g_n B_n to "g_B", and the sum over n of A_n log2(e) times the
+    cotangent of dt A_n to "dlog_A".
 
     Args:
         span: the span, after `_sweep`.
-        group: the number of the four states.
-        place: where B and C are.
-        dh: the cotangents of those that leave.
+        group: the index of the group of four states.
+        place: the place of B and C in "weights".
+        dh: the cotangents of the states that leave.
         reverse: whether the span is read from its end.
 
     Returns:
-        The cotangents of the states that enter; what the span adds to that of A; the cotangents of B and
-        C, [8, 128] as `_Span.columns`. The sums over n of g_n B_n and of A_n log2(e) times the cotangent
-        of dt A_n are added to "g_B" and "dlog_A".
+        The cotangents of the states that enter; the terms of the span in the cotangent of A; the cotangents
+        of B and C, [8, 128] like `_Span.columns`.
     """
     refs = span.refs
     A = [refs["A"][group * STATES + j, 0] for j in range(STATES)]
@@ -381,7 +384,7 @@ def _pull(span, group, place, dh, *, reverse):
 
 
 def _finish(span, tile, k):
-    """Write the cotangents of a tile of the sequences; add to those of D and of the steps' bias."""
+    """Write the cotangents of a tile of the sequences, and add to the cotangents of D and dt_bias."""
     refs, kept = span.refs, _kept(tile, k)
     u, dt, dv, g_B = span.load("u", tile, k), refs["plain_dt"][kept], refs["dv"][kept], refs["g_B"][kept]
     D = span.vector("D", k)
@@ -394,7 +397,7 @@ def _finish(span, tile, k):
         span.store("dz", tile, k, dgate * gate * (1 + z * (1 - gate)))
     ddt = math.log(2) * refs["dlog_A"][kept] + u * g_B
     if "dt_bias" in refs:
-        # The sigmoid of the raw step without loss where that is far below zero.
+        # The sigmoid of the raw step, precise even if the raw step is far below zero.
         ddt *= jnp.exp(span.load("dt", tile, k) + span.vector("dt_bias", k) - dt)
         refs["ddt_bias"][0, :, _lanes(k)] += jnp.sum(ddt, axis=0, keepdims=True)
     span.store("ddt", tile, k, ddt)

@@ -1,14 +1,14 @@
-"""selective_scan in plain XLA: a loop over time on CPU, a parallel prefix within chunks elsewhere.
+"""selective_scan in plain XLA: a loop over time on CPU, a parallel prefix within chunks on other platforms.
 
-Decays and addends, N times as wide as the input, are computed inside of a step or of a chunk and are never
-in memory for the whole length. The derivative keeps the state that enters every `CHUNK` steps and computes
-those between again (Chen et al. 2016; for scans Gu and Dao 2023, appendix D), a chunk at a time.
+Decays and addends are N times as wide as the input. They are computed within a step or a chunk, and are
+never in memory for the whole length. The derivative keeps the state that enters every `CHUNK` steps, and
+recomputes the states between, one chunk at a time (Chen et al. 2016; for scans Gu and Dao 2023, appendix
+D).
 
-On CPU a step is one pass over a state [rows, N, channels], the rows being those of the batch in each
-direction. A single row has no axis: with an axis of size 1 XLA's CPU compiler (of JAX 0.10) chooses another
-layout of the state, in which a step takes six times as long. On accelerators a loop of thousands of tiny
-steps leaves the device idle; there the steps of a chunk are a parallel prefix (Blelloch 1990). The choice
-is made when a program is lowered.
+On CPU, a step is one pass over a state [rows, N, channels], with the batch rows of each direction as rows.
+A single row has no axis: with an axis of size 1, XLA's CPU compiler (of JAX 0.10) chooses a layout of the
+state in which a step takes six times as long. On accelerators, a loop of thousands of tiny steps leaves the
+device idle, so the steps of a chunk run as a parallel prefix (Blelloch 1990). Lowering makes the choice.
 """
 
 from functools import partial
@@ -28,17 +28,16 @@ States = Float[Array, "*rows N channels"]
 
 
 class _Steps(NamedTuple):
-    """What the steps of a scan read, in float32 and in reading order; time is the first axis.
+    """The inputs of the steps of a scan, in float32 and in reading order, with time as the first axis.
 
-    The next axes are the parts of the channels that are read in one direction each, and the batch; those of
-    size 1 are left out.
+    The next axes are the direction and the batch, without axes of size 1.
 
     Attributes:
         dt: the step sizes.
         u: the inputs.
         B: the weights of the input.
         C: the weights of the output.
-        reset: where nothing enters from the step before; None: nowhere.
+        reset: the steps that the state before them does not enter; None without resets.
     """
 
     dt: Float[Array, "*time_and_rows channels"]
@@ -49,11 +48,11 @@ class _Steps(NamedTuple):
 
 
 def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequence, State]:
-    """Return y in the type of `u`, and the last state in float32; differentiable by JAX.
+    """Return y in the dtype of `u`, and the last state in float32; JAX can differentiate it.
 
     Args:
         inputs: the arrays.
-        direction: "forward", "reverse", or "both": the second half of the channels in reverse.
+        direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
     """
     u, dt, A, B, C, D = (array.astype(jnp.float32) for array in inputs[:6])
     if inputs.dt_bias is not None:
@@ -62,7 +61,7 @@ def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequenc
     parts = len(ways)
 
     def in_reading_order(arrays):
-        """Stack an array [time, ...] for each way, turned round where the sequence is read from its end."""
+        """Stack an array [time, ...] for each direction, with time reversed for the reverse direction."""
         turned = [array[::-1] if reverse else array for array, reverse in zip(arrays, ways, strict=True)]
         return _without_ones(jnp.stack(turned, axis=1), slice(1, 3))
 
@@ -96,7 +95,7 @@ def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequenc
 
 
 def _without_ones(array, axes):
-    """Leave out those of some axes that have size 1."""
+    """Squeeze the axes of size 1 in a slice of the axes."""
     return array.squeeze(tuple(axis for axis in range(array.ndim)[axes] if array.shape[axis] == 1))
 
 
@@ -149,14 +148,14 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 
 def _summed_to(shape, values):
-    """Sum over the rows to which an array of `shape` was spread."""
+    """Sum over the axes along which an array of `shape` was broadcast."""
     values = values.sum(axis=tuple(range(values.ndim - len(shape))))
     spread = tuple(axis for axis, size in enumerate(shape) if size != values.shape[axis])
     return values.sum(axis=spread, keepdims=True)
 
 
 def _chunked(tree):
-    """Cut the first axis into chunks; steps with dt = 0, which leave a state as it is, fill up the last."""
+    """Cut the first axis into chunks, and pad with steps of dt = 0, which leave a state unchanged."""
 
     def cut(values):
         chunk = min(CHUNK, values.shape[0])
@@ -188,7 +187,7 @@ def _readout(h, steps):
 
 
 def _loop_forward(A, h, chunk):
-    """Return y of a chunk's steps, and the state that leaves it."""
+    """Return y of the steps of a chunk, and the state that leaves it."""
 
     def step(h, steps):
         h = _decays(A, steps) * h + _addends(steps)
@@ -221,17 +220,17 @@ def _loop_backward(A, dleaving, h, chunk, dy):
 
 
 def _prefix_forward(A, h, chunk):
-    """As `_loop_forward`."""
+    """Do the same as `_loop_forward` with a parallel prefix."""
     states = _prefix(_decays(A, chunk), _addends(chunk), h)
     return _readout(states, chunk), states[-1]
 
 
 def _prefix_backward(A, dleaving, h, chunk, dy):
-    """As `_loop_backward`."""
+    """Do the same as `_loop_backward` with a parallel prefix."""
     decays = _decays(A, chunk)
     states = _prefix(decays, _addends(chunk), h)
     h_prev = jnp.concatenate([h[None], states[:-1]])
-    # g[t] = dy[t] C[t] + decay[t+1] g[t+1]; what leaves the chunk enters as one with the decay 1 would.
+    # g[t] = dy[t] C[t] + decay[t+1] g[t+1]; the cotangent of the leaving state enters with a decay of 1.
     following = jnp.concatenate([jnp.ones_like(decays[:1]), decays[:0:-1]])
     g = _prefix(following, (dy[..., None, :] * chunk.C[..., None])[::-1], dleaving)[::-1]
     dA, found = _gradients(A, chunk, g, dlog_decay=decays * g * h_prev)
@@ -249,13 +248,13 @@ def _prefix(decays, addends, first):
 
 
 def _gradients(A, steps, g, *, dlog_decay):
-    """Return the cotangent of A by each row, and those of steps as (dt, u, B).
+    """Return the cotangent of A for each row, and the cotangents of steps as (dt, u, B).
 
     Args:
         A: the rates.
         steps: one step, or several along a first axis.
         g: the cotangent of the state after each step.
-        dlog_decay: that of the logarithm of its decay.
+        dlog_decay: the cotangent of the logarithm of each step's decay.
     """
     g_B = jnp.sum(g * steps.B[..., None], axis=-2)
     ddt = jnp.sum(dlog_decay * A, axis=-2) + steps.u * g_B
@@ -264,5 +263,5 @@ def _gradients(A, steps, g, *, dlog_decay):
 
 
 def _sum_channels(states, weights):
-    """Return the sum over the channels of states [.., N, channels] with weights [.., channels]."""
+    """Return the weighted sum over the channels of states [.., N, channels]; weights [.., channels]."""
     return jnp.einsum("...nc,...c->...n", states, weights, precision="highest")
