@@ -1,4 +1,4 @@
-"""The TPU kernels in the interpreter with its race detector, grid points on two cores in any order."""
+"""The TPU kernels in the interpreter with its race detector; two cores run grid points in any order."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def detector(monkeypatch):
 
 
 def test_the_detector_sees_a_race(detector, capsys):
-    """Two grid points that may run at once write the same block."""
+    """Two grid points that can run concurrently write the same block."""
 
     def kernel(x_ref, y_ref):
         y_ref[...] = x_ref[...]
@@ -43,7 +43,7 @@ def test_the_detector_sees_a_race(detector, capsys):
 
 
 @pytest.mark.slow
-def test_linear_scan_has_none(detector, capsys):
+def test_linear_scan_has_no_race(detector, capsys):
     a, x, h0, dh, reset = inputs(SHAPE)
     options = {"resets": (reset, reset), "direction": "both", "interpret": detector}
     h = linear.forward(a, x, h0, **options)
@@ -52,7 +52,7 @@ def test_linear_scan_has_none(detector, capsys):
 
 
 @pytest.mark.slow
-def test_gated_scan_has_none(detector, capsys):
+def test_gated_scan_has_no_race(detector, capsys):
     arrays, dy, dlast = layer_inputs(SHAPE)
     options = {"direction": "both", "interpret": detector}
     _, _, chunk_h0 = gated.forward(GATED, arrays, **options)

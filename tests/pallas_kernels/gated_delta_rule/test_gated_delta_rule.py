@@ -78,14 +78,14 @@ def test_heads_share_keys(groups):
     check((1, 11, 4, 2), "both", groups=groups)
 
 
-def test_channels_whose_decays_are_split_at_an_anchor():
-    """A chunk of more than the tokens that are computed element by element."""
+def test_channel_decays_of_long_chunks_match():
+    """The chunk has more tokens than an elementwise block."""
     check((1, 20, 2, 2), "both", by_channel=True, chunk_size=32)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_channel", [False, True])
-def test_bfloat16_is_right_to_its_rounding(by_channel):
+def test_bfloat16_matches_to_its_precision(by_channel):
     check((1, 40, 2, 4), "both", by_channel=by_channel, dtype=jnp.bfloat16, tolerance=3e-2)
 
 
@@ -111,7 +111,7 @@ def test_the_kernel_in_bfloat16_without_resets():
 @pytest.mark.parametrize(
     ("features", "length", "kernel"), [(64, 128, True), (64, 32, False), (32, 128, False)]
 )
-def test_tpus_get_the_kernel_where_it_fits(features, length, kernel):
+def test_tpus_use_the_kernel_if_it_fits(features, length, kernel):
     sequences, state, do, _ = oracle.draw((1, length, 2, features), d_k=features)
     (arguments, first), do = oracle.to_arrays((sequences, state)), jnp.asarray(do, jnp.float32)
 
@@ -129,7 +129,7 @@ def test_tpus_get_the_kernel_where_it_fits(features, length, kernel):
     check_tpu_calls(gradient, (arguments.v,), kernel)
 
 
-def test_a_kernel_has_no_decays_by_channel():
+def test_kernels_refuse_decays_by_channel():
     sequences, _, _, _ = oracle.draw((1, 5, 2, 2), by_channel=True)
     arguments = oracle.to_arrays(sequences)
     with pytest.raises(ValueError, match="found 'pallas_tpu' for decays by channel; allowed: None, 'xla'"):
@@ -154,7 +154,7 @@ def test_any_shape(batch, length, heads, direction, kind, seed):  # noqa: PLR091
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 1000, 4097])
 def test_lengths_at_the_borders_of_chunks(length):
-    """Values alone: the definition takes a loop in Python."""
+    """Only values: the definition is a slow loop in Python."""
     sequences, state, _, _ = oracle.draw((1, length, 2, 3), d_k=4)
     arguments, first = oracle.to_arrays((sequences, state))
     read = partial(quick_jit(gated_delta_rule, static_argnames=("direction",)), direction="both")
@@ -164,20 +164,20 @@ def test_lengths_at_the_borders_of_chunks(length):
     assert_close(last, expected_last, 2e-5)
 
 
-def test_nothing_is_lost_beside_a_reset_in_the_decays_after_it():
-    """A reset as a large negative decay would leave no digits of small ones in a cumulative sum."""
+def test_decays_after_a_reset_keep_their_digits():
+    """With a large negative decay as a reset, a cumulative sum would lose the digits of small decays."""
     length = 64
     ones = jnp.ones((1, length, 1, 1))
     reset = jnp.arange(length)[None] == 1
     g = jnp.full((1, length, 1), -1e-3)
     o, _ = gated_delta_rule(ones, ones, ones, g, jnp.full((1, length, 1), 1e-6), resets=(reset,))
-    # Without the old value's share, which is 1e-6 here, tokens add up under their decays.
+    # With beta = 1e-6, tokens replace almost nothing and add up with their decays.
     expected = 1e-6 * np.cumsum(np.exp(-1e-3 * np.arange(length - 1)))
     np.testing.assert_allclose(o[0, 1:, 0, 0], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
-def test_decays_that_forget_all_stay_finite(by_channel):
+def test_extreme_decays_give_finite_gradients(by_channel):
     """exp(G_i) exp(-G_j) would be infinite times zero."""
     sequences, state, do, dlast = oracle.draw((1, 16, 2, 2), by_channel=by_channel)
     sequences = sequences._replace(g=np.full_like(sequences.g, -50.0))
@@ -187,7 +187,7 @@ def test_decays_that_forget_all_stay_finite(by_channel):
     assert_close(o, oracle.scan(sequences, state, "both")[0])
 
 
-def test_a_token_without_decay_and_beta_changes_no_state():
+def test_a_token_without_decay_and_beta_keeps_the_state():
     sequences, state, _, _ = oracle.draw((1, 5, 2, 2), resets=False)
     quiet = sequences._replace(g=0 * sequences.g, beta=0 * sequences.beta)
     arguments, first = oracle.to_arrays((quiet, state))
@@ -195,8 +195,8 @@ def test_a_token_without_decay_and_beta_changes_no_state():
     np.testing.assert_array_equal(last, first)
 
 
-def test_the_derivative_keeps_the_arguments_alone():
-    """Of 64 chunks no array of the forward pass has their states."""
+def test_the_derivative_keeps_only_the_arguments():
+    """No array of the forward pass has the states of the 64 chunks."""
     sequences, state, _, _ = oracle.draw((1, 64 * CHUNK, 2, 16), d_k=16)
     arguments, first = oracle.to_arrays((sequences, state))
 

@@ -1,4 +1,4 @@
-"""Cells for the tests of gated_scan: with and without parameters, and with and without use of resets."""
+"""Cells for the tests of gated_scan, with and without parameters and resets."""
 
 import jax.numpy as jnp
 
@@ -17,7 +17,7 @@ def normalised_inputs(parameters, operands, not_reset):
     return a, x if not_reset is None else jnp.where(not_reset, x, operands[1])
 
 
-# `oracle` has it in float64.
+# `oracle` implements it in float64.
 GATED = Cell(
     name="gated",
     operands=("input_gate", "candidate", "forget_gate"),

@@ -1,4 +1,4 @@
-"""A cell in the TPU kernel against the same cell in plain XLA: for the tests of every cell there is."""
+"""Comparison of a cell in the TPU kernel with the same cell in plain XLA, for the tests of all cells."""
 
 from functools import partial
 

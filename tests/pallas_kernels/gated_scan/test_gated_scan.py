@@ -68,13 +68,13 @@ def test_any_shape_in_the_interpreter(shape, direction, with_resets):
 @pytest.mark.slow
 @pytest.mark.parametrize("with_gate", [True, False])
 @pytest.mark.parametrize("cell", [GATED, NORMALISED], ids=lambda cell: cell.name)
-def test_a_cell_in_the_kernel_is_what_it_is_in_xla(cell, with_gate):
+def test_the_kernel_and_xla_agree_on_a_cell(cell, with_gate):
     check_cell_in_kernel(cell, with_gate)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_bfloat16_is_right_to_its_rounding(implementation):
+def test_bfloat16_matches_to_its_precision(implementation):
     check("both", implementation, (1, 256, 256), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
@@ -90,7 +90,7 @@ def test_saturated_gates_have_finite_gradients(implementation):
 
 @pytest.mark.slow
 def test_the_state_does_not_lose_small_steps_in_bfloat16():
-    """With open gates and a state near 512 a step of 1 is less than half of what bfloat16 can show."""
+    """Near 512, with open gates, a step of 1 is less than half the spacing of bfloat16."""
     shape = (1, 512, 128)
     full = jnp.full(shape, 1e4, jnp.bfloat16)
     _, last = layer(
@@ -107,7 +107,7 @@ def test_the_state_does_not_lose_small_steps_in_bfloat16():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("function", "plain"), [(sigmoid, jax.nn.sigmoid), (gelu, jax.nn.gelu)])
-def test_functions_of_a_cell(function, plain):
+def test_functions_of_a_cell_match_jax(function, plain):
     x = jnp.linspace(-9, 9, 181)
     np.testing.assert_allclose(function(x), plain(x), atol=1e-6)
     slopes = jax.vmap(jax.grad(function))(x), jax.vmap(jax.grad(plain))(x)
@@ -119,7 +119,7 @@ def test_functions_of_a_cell(function, plain):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @TPU_SHAPES
-def test_tpus_get_the_kernel_where_its_tiles_fit(shape, kernel, direction):
+def test_tpus_use_the_kernel_if_its_tiles_fit(shape, kernel, direction):
     inputs, dy, _ = layer_inputs(shape, direction=direction)
 
     def gradient(inputs):

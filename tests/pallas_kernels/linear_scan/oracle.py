@@ -1,4 +1,4 @@
-"""The recurrence and its derivative by their definitions, in float64, and inputs for them."""
+"""A reference of the recurrence and its derivative in float64, and inputs for them."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def inputs(shape=(2, 7, 3), dtype=np.float32, seed=0):
 
 
 def assert_close(result, expected, tolerance=1e-5):
-    """Compare relative to the largest magnitude: sums of terms of both signs have no other scale."""
+    """Compare relative to the largest magnitude, because sums of terms of both signs can cancel."""
     scale = max(np.abs(expected).max(initial=0), 1e-30)
     np.testing.assert_allclose(
         np.asarray(result, np.float64) / scale, expected / scale, atol=tolerance, rtol=0
@@ -59,7 +59,7 @@ TPU_SHAPES = pytest.mark.parametrize(
 
 
 def check_tpu_calls(gradient, arguments, kernel):
-    """Check that a gradient is of two kernels on a TPU where one fits, and of none elsewhere."""
+    """Check that a gradient uses two kernels on a TPU if the kernel fits, and none elsewhere."""
     for platform in ("tpu", "cpu", "cuda"):
         text = jax.jit(gradient).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
         assert text.count("@tpu_custom_call") == (2 if kernel and platform == "tpu" else 0), platform

@@ -1,11 +1,11 @@
 """The order of a GPU kernel's accesses to shared memory, from its program.
 
-The interpreter of Mosaic GPU runs the 128 threads of a block as one. What one of them may read too early
-from another it cannot see; here the program is followed, each loop for two rounds, with these rules:
+The interpreter of Mosaic GPU runs the 128 threads of a block as one, so it cannot detect a thread that
+reads too early from another. This module follows the program, each loop for two iterations, and checks:
 
-- what threads wrote, threads read and copies take only after `commit_smem`;
-- what threads read, threads write and copies fill only after `commit_smem`;
-- what a copy takes, threads write only after `wait_smem_to_gmem`, without which no kernel may end.
+- after threads write memory, `commit_smem` comes before threads or copies read it;
+- after threads read memory, `commit_smem` comes before threads or copies write it;
+- after a copy reads memory, `wait_smem_to_gmem` comes before threads write it, and before the kernel ends.
 """
 
 import jax
@@ -18,8 +18,8 @@ def hazards(function, *arguments, own=()):
     Args:
         function: the function.
         arguments: its arguments.
-        own: the places, among the kernel's shared memory, of what each thread has for itself: no other
-            thread reads or writes its elements, so the rules do not hold for it.
+        own: the indices of the shared memory that each thread has for itself. No other thread reads or
+            writes its elements, so the rules do not apply.
     """
     kernel = _find(jax.make_jaxpr(function)(*arguments).jaxpr, "run_scoped")
     follower = _Follower()

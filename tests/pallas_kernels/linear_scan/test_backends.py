@@ -1,4 +1,4 @@
-"""Every backend, in every direction, against the definitions in float64; what each platform is given."""
+"""Every backend and direction against the definitions in float64; the implementation of each platform."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ from tests.pallas_kernels.linear_scan.oracle import (
 from tests.quick_jit import quick_jit
 
 DIRECTIONS = ("forward", "reverse", "both")
-# Lengths and channels of one and of several blocks, and such as no tile fits.
+# Sizes of one block, of several blocks, and sizes that do not fit the tiles.
 SHAPES = [(1, 128, 256), (2, 640, 256), (1, 100, 70), (2, 1, 2), (1, 130, 6)]
 
 
@@ -103,20 +103,20 @@ def test_any_shape_in_the_interpreter(shape, direction, with_resets):
 @pytest.mark.sampled
 @pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30, -0.9])
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
-def test_extreme_decays_and_products_that_underflow(implementation, decay):
+def test_extreme_decays_match(implementation, decay):
     check("both", implementation, (1, 256, 256), with_resets=False, decay=decay)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
-def test_bfloat16_is_right_to_its_rounding(implementation, direction):
+def test_bfloat16_matches_to_its_precision(implementation, direction):
     check(direction, implementation, (1, 256, 256), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
 @pytest.mark.slow
 def test_the_carry_is_float32_in_the_kernel():
-    """A carry in bfloat16 would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
+    """A bfloat16 carry would stop at 2 ** 8 = 256, where adding 1 is lost to rounding."""
     ones = jnp.ones((1, 1024, 128), jnp.bfloat16)
     h = linear_scan(ones, ones, implementation="pallas_interpret")
     expected = jnp.arange(1, 1025, dtype=jnp.float32).astype(jnp.bfloat16)
@@ -125,7 +125,7 @@ def test_the_carry_is_float32_in_the_kernel():
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @TPU_SHAPES
-def test_tpus_get_the_kernel_where_its_tiles_fit(shape, kernel, direction):
+def test_tpus_use_the_kernel_if_its_tiles_fit(shape, kernel, direction):
     a, x, h0, dh, reset = inputs(shape)
 
     def gradient(a, x, h0):

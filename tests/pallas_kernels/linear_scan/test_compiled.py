@@ -1,4 +1,4 @@
-"""The kernels compiled for TPUs and GPUs that are not there: what they move, and how fast their loops are.
+"""The bytes and loop speeds of kernels compiled for TPUs and GPUs, without the devices.
 
 `launch/compilers.sh` fetches the compilers; `tests/run.sh` calls it.
 """
@@ -24,7 +24,7 @@ TOPOLOGIES = ("v5p:2x2x1", "v6e:2x2")
 
 
 def run(module, *arguments):
-    """Run a benchmark in a process of its own, which the compilers' settings are for."""
+    """Run a benchmark in a separate process, with the settings of the compilers."""
     root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([COMPILERS, root])}
     command = [sys.executable, "-m", module, *map(str, arguments)]
@@ -42,7 +42,7 @@ def rows(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_tpu_gets_a_kernel_that_moves_no_more_than_it_must(rows):
+def test_the_tpu_kernel_moves_no_extra_bytes(rows):
     assert {row["chip"] for row in rows} == {"v5p", "v6e"}
     names = [row["implementation"].split(",")[0] for row in rows]
     assert (names.count("linear_scan"), names.count("gated_scan")) == (2 * 2 * 2 * 2, 2 * 2 * 2)
@@ -62,7 +62,7 @@ def test_the_loops_keep_up_with_the_memory(rows):
 
 
 @pytest.mark.slow
-def test_the_gpu_kernels_compile_for_an_h200_and_move_no_more_than_they_must(tmp_path):
+def test_the_gpu_kernels_compile_for_an_h200_and_move_no_extra_bytes(tmp_path):
     output = tmp_path / "rows.json"
     run("benchmarks.scan_gpu", "--compile", "--json", output)
     rows = json.loads(output.read_text())
@@ -71,9 +71,9 @@ def test_the_gpu_kernels_compile_for_an_h200_and_move_no_more_than_they_must(tmp
         assert row["chunks"] == {8: 1, 1: 8}[row["shape"][0]], row
         assert 120 <= row["blocks"] <= 132, row
         assert row["spilled"] == 0, row
-        # 227 KiB are all that a block may have; 35 on the way keep the memory of a multiprocessor busy.
+        # A block can have 227 KiB; 35 KiB in flight keep the memory of a multiprocessor busy.
         assert row["shared_kib"] <= 227, row
         assert row["buffers_kib"] >= 2 * 35, row
-        # No copy of an operand, which would be a whole access: nothing but the flags and the states.
+        # Only the flags and the states, without a copy of an operand, which would be a whole access.
         assert row["temporary"] <= 0.01, row
         assert row["accesses"] <= {"forward": 3.01, "backward": 5.04}[row["pass"]], row

@@ -47,12 +47,12 @@ def check(shape, direction, *, chunks=None, dtype=jnp.float32, reset=None, decay
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_the_plain_walk(direction):
+def test_one_chunk_per_block_matches(direction):
     check((1, 45, 70), direction, chunks=1)
 
 
 @pytest.mark.slow
-def test_slots_are_filled_again():
+def test_slots_are_reused():
     shape = (1, 224, 128)
     a = jnp.zeros(shape)
     plan = make_grid(a, a, "forward", streams=2, chunks=1, interpret=None)
@@ -63,38 +63,38 @@ def test_slots_are_filled_again():
 # Two tiles each, so a state also passes from one tile to the next.
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_chunks_side_by_side(direction):
+def test_parallel_chunks_match(direction):
     check((1, 512, 32), direction, chunks=8)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
-def test_resets_at_the_borders_of_chunks_and_tiles(direction):
+def test_resets_at_borders_of_chunks_and_tiles_match(direction):
     reset = np.zeros((1, 256), bool)
     reset[0, [0, 31, 32, 65, 95, 127, 128, 255]] = True
     check((1, 256, 32), direction, chunks=4, reset=jnp.asarray(reset))
 
 
 @pytest.mark.slow
-def test_sizes_that_do_not_fit_and_the_rule():
+def test_padded_sizes_match_with_the_chosen_chunks():
     assert choose_chunks((1, 270, 20), "both") == 8
     check((1, 270, 20), "both")
 
 
 @pytest.mark.slow
-def test_without_resets():
+def test_passes_without_resets_match():
     check((2, 64, 64), "reverse", chunks=2, reset=False)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30])
-def test_extreme_decays_and_products_that_underflow(decay):
+def test_extreme_decays_match(decay):
     check((1, 64, 64), "forward", chunks=2, reset=False, decay=decay)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("chunks", [1, 4])
-def test_bfloat16_is_right_to_its_rounding(chunks):
+def test_bfloat16_matches_to_its_precision(chunks):
     check(
         (1, 128, 128),
         "both" if chunks > 1 else "forward",
@@ -106,7 +106,7 @@ def test_bfloat16_is_right_to_its_rounding(chunks):
 
 @pytest.mark.slow
 def test_the_state_of_the_chunks_is_float32():
-    """In bfloat16 it would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
+    """A bfloat16 state would stop at 2 ** 8 = 256, where adding 1 is lost to rounding."""
     ones = jnp.ones((1, 512, 16), jnp.bfloat16)
     h = without_races(
         gpu.forward, ones, ones, jnp.zeros((1, 16)), resets=None, direction="forward", chunks=8
@@ -121,7 +121,7 @@ def test_a_missing_wait_is_a_race(monkeypatch):
 
 
 def passes(shape, chunks, direction):
-    """Return both passes with their arguments, to be followed."""
+    """Return both passes with their arguments."""
     block, state = jnp.zeros(shape), jnp.zeros((shape[0], shape[2]))
     reset = jnp.zeros(shape[:2], bool)
     options = {"resets": (reset,) * (2 if direction == "both" else 1), "direction": direction}

@@ -50,7 +50,7 @@ def test_values_of_any_shape(shape, seed, reverse, with_state, with_reset):
 @DIRECTIONS
 def test_gradients_equal_finite_differences(reverse):
     a, x, h0, _, reset = inputs((2, 4, 2))
-    # One row begins with a reset in either direction, and the other takes its state.
+    # One row starts with a reset in both directions; the other starts from its state.
     reset = reset.at[:, jnp.array([0, -1])].set(jnp.array([[True], [False]]))
 
     def function(a, x, h0):
@@ -61,8 +61,8 @@ def test_gradients_equal_finite_differences(reverse):
 
 @DIRECTIONS
 @pytest.mark.parametrize("path", ["loop", "prefix"])
-def test_products_that_underflow_harm_nothing(path, reverse):
-    """Products of all decays leave float32's range, so dividing by them would give NaN."""
+def test_products_that_underflow_give_correct_values(path, reverse):
+    """The products of all decays underflow in float32, so dividing by them would give NaN."""
     a, x, h0, dh, _ = inputs((1, 64, 2))
     a = a * 1e-3
     assert np.prod(np.asarray(a), axis=1, dtype=np.float32).max() == 0
@@ -76,7 +76,7 @@ def test_products_that_underflow_harm_nothing(path, reverse):
 @pytest.mark.sampled
 @DIRECTIONS
 @pytest.mark.parametrize("shape", [(2, 37, 3), (1, 1, 2)], ids=str)
-def test_both_ways_to_compute_agree(shape, reverse):
+def test_the_loop_and_the_prefix_agree(shape, reverse):
     a, x, h0, dh, _ = inputs(shape)
     expected = oracle(a, x, h0, reverse=reverse)
     loop, prefix = (forward(path, a, x, h0, reverse) for path in ("loop", "prefix"))
@@ -91,7 +91,7 @@ def test_both_ways_to_compute_agree(shape, reverse):
 @pytest.mark.sampled
 @pytest.mark.parametrize("path", ["loop", "prefix"])
 def test_the_carry_is_float32_for_bfloat16_inputs(path):
-    """A carry in bfloat16 would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
+    """A bfloat16 carry would stop at 2 ** 8 = 256, where adding 1 is lost to rounding."""
     ones = jnp.ones((1, 1000, 2), jnp.bfloat16)
     h = forward(path, ones, ones, jnp.zeros((1, 2)), False)
     assert h.dtype == jnp.bfloat16
@@ -101,7 +101,7 @@ def test_the_carry_is_float32_for_bfloat16_inputs(path):
 
 
 @pytest.mark.slow
-def test_the_result_has_the_type_of_x_and_the_gradients_those_of_their_inputs():
+def test_results_and_gradients_have_the_dtypes_of_their_inputs():
     a, x, h0, dh, _ = inputs()
     a = a.astype(jnp.bfloat16)
     result, pullback = jax.vjp(lambda a, x, h0: linear_scan(a, x, h0=h0), a, x, h0)
@@ -110,13 +110,13 @@ def test_the_result_has_the_type_of_x_and_the_gradients_those_of_their_inputs():
     assert_close(result, oracle(a, x, h0))
 
 
-def test_no_state_is_a_state_of_zeros():
+def test_the_default_state_is_zero():
     a, x, h0, _, _ = inputs()
     np.testing.assert_array_equal(scan(a, x), scan(a, x, h0=jnp.zeros_like(h0)))
 
 
 @pytest.mark.parametrize(("platform", "loops"), [("cpu", 1), ("cuda", 0), ("tpu", 0)])
-def test_the_platform_compiled_for_chooses_the_way(platform, loops):
+def test_the_target_platform_chooses_the_implementation(platform, loops):
     a, x, _, dh, _ = inputs()
 
     def while_loops(function, *arguments):
@@ -130,7 +130,7 @@ def test_the_platform_compiled_for_chooses_the_way(platform, loops):
     assert while_loops(gradient, a, x, dh) == 2 * loops
 
 
-def test_xla_can_be_chosen_by_name():
+def test_xla_can_be_named():
     a, x, *_ = inputs()
     np.testing.assert_array_equal(scan(a, x, implementation="xla"), scan(a, x))
 
@@ -160,7 +160,7 @@ def test_xla_can_be_chosen_by_name():
     ],
 )
 def test_wrong_arguments_are_refused(options, message):
-    """The checks are the function's own: here without the annotations that tests check first."""
+    """Test the checks of the function, without the type annotations that tests check first."""
     unchecked = linear_scan.__wrapped__
     with pytest.raises(ValueError, match=f"^linear_scan: {re.escape(message)}$"):
         unchecked(**dict.fromkeys("ax", jnp.zeros((2, 5, 3))) | options)

@@ -1,4 +1,4 @@
-"""Recurrences of a matrix a head by their definitions, a token at a time in float64; inputs for them."""
+"""A float64 reference of recurrences with a matrix state per head, token by token, and its inputs."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
-# Derivatives are exact to the last digits: nothing is subtracted.
+# Complex steps subtract nothing, so the derivatives are exact to the last digits.
 STEP = 1e-30
 
 
@@ -21,18 +21,18 @@ def draw(
         d_k: the features of q and k.
         by_channel: whether each channel of the keys has a decay.
         added: whether values are added, without beta.
-        seed: of the numbers.
-        direction: for which there are resets, at a fifth of the tokens.
-        resets: whether there are any.
+        seed: the seed of the random numbers.
+        direction: the direction of the recurrence; each direction has resets at a fifth of the tokens.
+        resets: whether there are resets.
     """
     random = np.random.default_rng(seed)
     batch, length, heads, d_v = shape
     groups = groups or heads
     q, k = random.normal(size=(2, batch, length, groups, d_k))
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
-    # Some heads forget at once, and some hardly.
+    # Some heads forget at once, and some hardly forget.
     g = -np.exp(2 * random.normal(size=(batch, length, heads, *(d_k,) * by_channel)) - 2)
-    # A decay of one has the exponent at which those of other signs are cut off.
+    # A logarithm of 0 is the limit above which logarithms are clipped.
     g[random.uniform(size=g.shape) < 1 / 8] = 0
     beta = None if added else random.uniform(0, 2, (batch, length, heads))
     count = 2 if direction == "both" else 1
@@ -43,7 +43,7 @@ def draw(
 
 
 def scan(sequences, state, direction):
-    """Return what each token reads, and the last state; one more axis may come first."""
+    """Return the output of each token and the last state; the arrays can have one more leading axis."""
     q, k, v, g, beta, resets = sequences
     heads = v.shape[-2]
     o, last = [], []
@@ -98,5 +98,5 @@ def gradients(sequences, state, do, dlast, direction):
 
 
 def to_arrays(tree, dtype=jnp.float32):
-    """Return the numbers of a tree in a type, flags as they are."""
+    """Convert the arrays of a tree to a dtype, except for flags."""
     return jax.tree.map(lambda x: jnp.asarray(x, x.dtype if x.dtype == bool else dtype), tree)

@@ -1,6 +1,6 @@
-"""Both operations give what the functions of `transformers` give (record_oracles.py); so do gradients.
+"""Values and gradients of both operations match the functions of `transformers` (record_oracles.py).
 
-The fast tests compare with recorded outputs, the slow ones with those of a run of the functions.
+The fast tests compare with recorded outputs, the slow tests with a run of the functions.
 """
 
 import os
@@ -29,7 +29,7 @@ OPERATIONS = {
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory, torch_packages):
-    """Return the folder of what the functions give for other inputs than the recorded ones."""
+    """Return the folder with the outputs of the functions for inputs that are not recorded."""
     folder = tmp_path_factory.mktemp("live")
     subprocess.run(
         [
@@ -44,13 +44,13 @@ def live(tmp_path_factory, torch_packages):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_values_and_gradients_are_those_recorded(name):
+def test_values_and_gradients_match_the_recorded_ones(name):
     compare(name, Path(__file__).with_name("recorded"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_values_and_gradients_are_those_of_transformers(name, live):
+def test_values_and_gradients_match_transformers(name, live):
     compare(name, live)
 
 

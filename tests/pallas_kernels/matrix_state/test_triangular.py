@@ -1,4 +1,4 @@
-"""The inverse of a chunk's triangular matrix on keys that break others."""
+"""The inverse of a chunk's triangular matrix, for keys that break other algorithms."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def triangle(alike, decay):
 
 
 def doubling(A):
-    """Return the product of I + (-A)^(2^i), which is the inverse on paper."""
+    """Return the product of I + (-A)^(2^i), which is mathematically the inverse."""
     power, found = -A, jnp.eye(SIDE) - A
     for _ in range(5):
         power = jnp.matmul(power, power, precision="highest")
@@ -34,7 +34,7 @@ def doubling(A):
 
 @pytest.mark.parametrize("decay", [1.0, 0.9])
 @pytest.mark.parametrize("alike", [0.0, 0.8, 1.0])
-def test_the_inverse_is_that_of_float64(alike, decay):
+def test_the_inverse_matches_float64(alike, decay):
     A = triangle(alike, decay)
     expected = np.linalg.inv(np.eye(SIDE) + A)
     found = quick_jit(unit_lower_inverse)(jnp.asarray(A, jnp.float32)[None])[0]
@@ -53,12 +53,12 @@ def test_kernels_invert_by_whole_matrices(alike):
     np.testing.assert_allclose(in_three(jnp.asarray(A, jnp.float32)), expected, atol=3e-5)
 
 
-def test_powers_of_the_matrix_would_not_give_it():
+def test_products_of_powers_are_imprecise():
     A = triangle(0.8, 1.0)
     expected = np.linalg.inv(np.eye(SIDE) + A)
     found = quick_jit(doubling)(jnp.asarray(A, jnp.float32))
     assert np.abs(found - expected).max() > 1e3
-    # Of keys that have nothing in common it does.
+    # It is precise for uncorrelated keys.
     A = triangle(0.0, 1.0)
     np.testing.assert_allclose(
         quick_jit(doubling)(jnp.asarray(A, jnp.float32)), np.linalg.inv(np.eye(SIDE) + A), atol=1e-5

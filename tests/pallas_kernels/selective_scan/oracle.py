@@ -1,4 +1,4 @@
-"""The selective scan by its definition and the chain rule, one step at a time in float64; inputs for it."""
+"""A reference of the selective scan and its derivative in float64, step by step, and inputs for it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +16,10 @@ def scan_inputs(shape=(2, 11, 6), states=3, dtype=np.float32, seed=0, *, directi
     Args:
         shape: batch, length, channels.
         states: N.
-        dtype: the type of the sequences.
-        seed: of the numbers.
-        direction: for which resets are given.
-        left_out: fields that are None.
+        dtype: the dtype of the sequences.
+        seed: the seed of the random numbers.
+        direction: the direction of the scan; each direction has resets.
+        left_out: the fields that are None.
     """
     random = np.random.default_rng(seed)
     batch, length, channels = shape
@@ -34,7 +34,7 @@ def scan_inputs(shape=(2, 11, 6), states=3, dtype=np.float32, seed=0, *, directi
     }
     arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
     vectors = {
-        # Some channels forget at once and some hardly.
+        # Some channels forget at once, and some hardly forget.
         "A": -np.exp(1.5 * draw(states, channels)),
         "D": draw(channels),
         "dt_bias": draw(channels) - 1,

@@ -25,7 +25,7 @@ TILE = gpu_tile.TILE
 
 
 def check(shape, direction, *, tolerance=1e-5, **options):
-    """Compare both passes with the definition, and return the states that were kept."""
+    """Compare both passes with the definition, and return the kept states."""
     inputs, dy, dlast = scan_inputs(shape, direction=direction, **options)
     y, last, block_h0 = without_races(gpu.forward, inputs, direction=direction)
     found = without_races(gpu.backward, inputs, block_h0, dy, dlast, direction=direction)
@@ -34,15 +34,15 @@ def check(shape, direction, *, tolerance=1e-5, **options):
 
 
 @pytest.mark.slow
-def test_both_directions_several_blocks_and_states_that_are_padded():
+def test_both_directions_match_with_several_blocks_and_padded_states():
     """Two blocks of two tiles in each direction; three states and four channels do not fit."""
     block_h0 = check((1, 3 * TILE - 3, 4), "both", states=3)
     assert block_h0.shape == (1, 2, 4, 2 * gpu_tile.THREADS)
 
 
 @pytest.mark.slow
-def test_slots_are_filled_again(monkeypatch):
-    """Of five tiles forward; a block of one tile has no states to compute again."""
+def test_slots_are_reused(monkeypatch):
+    """The forward pass has five tiles. A block of one tile has no states to recompute."""
     monkeypatch.setattr(gpu_tile, "MAX_SLOTS", 2)
     monkeypatch.setattr(gpu_tile, "MAX_TILES", 1)
     left_out = dict.fromkeys(("z", "dt_bias", "resets"))
@@ -50,13 +50,13 @@ def test_slots_are_filled_again(monkeypatch):
 
 
 @pytest.mark.parametrize("x", [-1e30, -90.0, -20.0, -1e-3, 0.0, 0.5, 3.0, 80.0])
-def test_the_softplus_loses_nothing(x):
+def test_the_softplus_is_precise(x):
     found = gpu_tile.softplus(jnp.float32(x))
     np.testing.assert_allclose(found, np.logaddexp(0.0, np.float64(np.float32(x))), rtol=1e-6, atol=1e-37)
 
 
 def passes(direction):
-    """Yield both passes with their arguments and the places of what threads have for themselves."""
+    """Yield both passes, their arguments, and the indices of the memory that threads do not share."""
     inputs, dy, dlast = scan_inputs((1, 4 * TILE, 2 * gpu_tile.THREADS), states=4, direction=direction)
     grid = gpu.grid_of(inputs, direction)
     block_h0 = jnp.zeros((1, grid.blocks, grid.states, inputs.u.shape[2]))
@@ -105,7 +105,7 @@ def test_too_many_states_are_refused():
 
 @pytest.mark.parametrize("states", [2, 16, 24, MAX_GPU_STATES])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_block_has_the_memory_that_it_requests(dtype, states):
+def test_a_block_fits_in_shared_memory(dtype, states):
     grid = gpu_tile.make_grid(2048, states, "both", dtype=dtype, gated=True, interpret=None)
     array = jnp.zeros((), dtype)
     for module, sequences, results in (
@@ -118,7 +118,7 @@ def test_a_block_has_the_memory_that_it_requests(dtype, states):
 
 
 @pytest.mark.slow
-def test_a_gpu_uses_the_kernel_when_it_is_chosen():
+def test_a_gpu_uses_the_kernel_if_it_is_named():
     inputs, dy, _ = scan_inputs((1, 20, 6), direction="both")
 
     def gradient(inputs):

@@ -75,8 +75,8 @@ def test_several_chunks_of_time_in_xla(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_parallel_prefix_of_accelerators(monkeypatch):
-    """It is what a CPU does not take."""
+def test_the_parallel_prefix_matches(monkeypatch):
+    """By default, a CPU does not use it."""
     monkeypatch.setattr(xla, "CHUNK", 4)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arrays, cpu, default: default(*arrays))
     check("both", "xla", (2, 10, 4))
@@ -105,12 +105,12 @@ def test_the_kernel_without_optional_arguments(monkeypatch):
 
 
 @pytest.mark.parametrize("left_out", ["z", "dt_bias", "resets"])
-def test_optional_arguments_may_be_left_out(left_out):
+def test_optional_arguments_can_be_omitted(left_out):
     check("forward", "xla", (1, 5, 4), **{left_out: None})
 
 
 @pytest.mark.slow
-def test_defaults_are_no_input_in_the_output_and_a_state_of_zero():
+def test_defaults_omit_d_and_start_from_zero():
     inputs, dy, dlast = scan_inputs((1, 5, 4), direction="forward")
     u, dt, A, B, C, D, *_ = inputs
     y, last = selective_scan(u, jnp.abs(dt), A.T, B, C)
@@ -121,13 +121,13 @@ def test_defaults_are_no_input_in_the_output_and_a_state_of_zero():
     assert_close(last, expected_last)
 
 
-def test_bfloat16_is_right_to_its_rounding():
+def test_bfloat16_matches_to_its_precision():
     check("both", "xla", (1, 40, 4), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
 @pytest.mark.slow
 def test_the_state_does_not_lose_small_steps_in_bfloat16():
-    """At a state near 512 a step of 1 is less than half of what bfloat16 can show."""
+    """Near 512, a step of 1 is less than half the spacing of bfloat16."""
     ones = jnp.ones((1, 512, 2), jnp.bfloat16)
     weights = jnp.ones((1, 512, 1), jnp.bfloat16)
     _, last = selective_scan(ones, ones, jnp.full((2, 1), -1e-9), weights, weights)
@@ -157,7 +157,7 @@ def jaxprs(jaxpr):
 
 
 def test_no_array_holds_all_states_of_all_steps():
-    """Of 640 steps in chunks of 64 no program holds an array of a quarter of N times the input."""
+    """With 640 steps in chunks of 64, every array is smaller than a quarter of N times the input."""
     inputs, dy, dlast = scan_inputs((2, 640, 32), states=16)
     program = jax.make_jaxpr(partial(value_and_gradients.__wrapped__, "both", "xla"))(inputs, dy, dlast)
     sizes = [var.aval.size for part in jaxprs(program.jaxpr) for eqn in part.eqns for var in eqn.outvars]
@@ -168,7 +168,7 @@ def test_no_array_holds_all_states_of_all_steps():
 @pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @TPU_SHAPES
-def test_tpus_get_the_kernel_where_its_tiles_fit(shape, kernel, direction):
+def test_tpus_use_the_kernel_if_its_tiles_fit(shape, kernel, direction):
     inputs, dy, _ = scan_inputs(shape, direction=direction)
 
     def gradient(inputs):
@@ -217,7 +217,7 @@ def test_wrong_arguments_are_refused(changed, options, message):
         selective_scan.__wrapped__(u, dt, A.T, B, C, D, z=z, dt_bias=dt_bias, h0=h0, **options)
 
 
-def test_an_odd_number_of_channels_has_no_halves():
+def test_both_directions_refuse_an_odd_number_of_channels():
     inputs, *_ = scan_inputs((1, 5, 3), direction="forward")
     with pytest.raises(ValueError, match="the number of channels must be even; found 3"):
         scan("both", None, None, inputs)

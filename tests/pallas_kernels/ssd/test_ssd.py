@@ -25,9 +25,9 @@ def draw(shape, groups, *, seed=0, direction="both", **left_out):
     Args:
         shape: batch, length, heads, P.
         groups: the heads of B and C.
-        seed: of the numbers.
-        direction: for which there are resets.
-        left_out: arguments that are None.
+        seed: the seed of the random numbers.
+        direction: the direction of the recurrence; each direction has resets.
+        left_out: the arguments that are None.
     """
     random = np.random.default_rng(seed)
     batch, length, heads, _ = shape
@@ -117,12 +117,12 @@ def test_values_and_gradients_in_the_kernel():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", ["D", "dt_bias"])
-def test_optional_arguments_may_be_left_out(left_out):
+def test_optional_arguments_can_be_omitted(left_out):
     check((1, 5, 2, 2), 1, "forward", **{left_out: None})
 
 
 @pytest.mark.slow
-def test_bfloat16_is_right_to_its_rounding():
+def test_bfloat16_matches_to_its_precision():
     check((1, 40, 2, 4), 1, "both", dtype=jnp.bfloat16, tolerance=3e-2)
 
 
@@ -142,7 +142,7 @@ def test_any_shape(batch, length, heads, direction, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 255, 257, 4097])
 def test_lengths_at_the_borders_of_chunks(length):
-    """Values alone: the definition takes a loop in Python."""
+    """Only values: the definition is a slow loop in Python."""
     arguments, resets, _, _ = draw((1, length, 2, 3), 1)
     read = partial(quick_jit(ssd, static_argnames=("direction",)), direction="both")
     y, last = read(**oracle.to_arrays(arguments), resets=jax.tree.map(jnp.asarray, resets))
@@ -151,7 +151,7 @@ def test_lengths_at_the_borders_of_chunks(length):
     assert_close(last, expected_last, 2e-5)
 
 
-def test_defaults_are_no_input_in_the_output_and_a_state_of_zero():
+def test_defaults_omit_d_and_start_from_zero():
     arguments, _, _, _ = draw((1, 5, 2, 2), 1, D=None, dt_bias=None)
     arguments["initial_state"] = 0 * arguments["initial_state"]
     given = oracle.to_arrays(arguments)
