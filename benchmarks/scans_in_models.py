@@ -17,7 +17,7 @@ SCANS = {
 
 
 def product(a, x, **options):
-    """Stand where a scan stands: the same arrays in and out, and no recurrence."""
+    """Replace a scan with a function of the same arguments and results, without a recurrence."""
     return a * x
 
 

@@ -1,4 +1,4 @@
-"""Code that side-by-side benchmarks share: training steps, decoding, and taking turns."""
+"""Shared code of side-by-side benchmarks: training steps, decoding, and timing in turns."""
 
 import time
 from collections.abc import Callable, Sequence

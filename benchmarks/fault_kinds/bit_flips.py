@@ -44,15 +44,16 @@ def make_template(reference: Reference, folder: Path, *, midway: bool) -> Path:
 def flip_and_start(
     draws: random.Random, reference: Reference, template: Path, folder: Path
 ) -> dict[str, Any]:
-    """Flip a bit of a copy of the template, start a program on it, mend the bit if it refuses; compare.
+    """Flip a bit in a copy of the template, start a program on it, and compare the results.
 
-    The file is one of a kind that is drawn, so that rare kinds count as much as frequent ones. A program
-    that refuses must name the file, or the folder of the checkpoint or the text.
+    The function draws a kind of file first, so rare kinds count as much as frequent ones. A program that
+    refuses the file must name it, or the folder of the checkpoint or the text. Then the function restores
+    the bit.
 
     Args:
-        draws: decides which bit.
+        draws: the random numbers that choose the bit.
         reference: the undisturbed run.
-        template: the folder that is copied.
+        template: the folder to copy.
         folder: an empty folder.
     """
     program, workdir, began = reference.program, folder / "run", time.monotonic()

@@ -46,10 +46,10 @@ _STATUSES = (401, 403, 429, 500, 503)
 
 
 class Store:
-    """A bucket behind a proxy, in a process of its own.
+    """A bucket behind a proxy, in a separate process.
 
     Attributes:
-        environment: the variables with which all libraries find it.
+        environment: the environment variables that configure all libraries to use the bucket.
     """
 
     def __init__(self, folder: Path):
@@ -77,7 +77,7 @@ class Store:
         self._process.stdout.readline()
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names of the objects that begin so."""
+        """Yield the names of the objects with a prefix."""
         page = ""
         while True:
             query = urlencode({"prefix": prefix, "pageToken": page})
@@ -88,7 +88,7 @@ class Store:
                 return
 
     def fetch(self, prefix: str, folder: Path) -> None:
-        """Copy the objects that begin so to a folder, but for those of checkpoints that are not whole."""
+        """Copy the objects with a prefix to a folder, except for those of incomplete checkpoints."""
         names = list(self.names(prefix))
         for name in names:
             path = Path(name.removeprefix(prefix))
@@ -109,7 +109,7 @@ class Store:
             self._request("POST", f"/upload/storage/v1/b/{BUCKET}/o?{query}", path.read_bytes())
 
     def remove(self, prefix: str) -> None:
-        """Remove the objects that begin so."""
+        """Remove the objects with a prefix."""
         for name in list(self.names(prefix)):
             self._request("DELETE", f"/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}")
 
@@ -127,7 +127,7 @@ class Store:
 
 
 def in_bucket(store: Store, program: Program) -> Program:
-    """Return a program whose folder is in the bucket, under the name of the folder that it is given."""
+    """Return a program with its folder in the bucket, under the name of the folder that it receives."""
 
     def actions(folder: Path, every_step: bool) -> list[Callable[[], int]]:
         def within(action: Callable[[], int]) -> Callable[[], int]:
@@ -188,7 +188,7 @@ def _draw_fault(draws: random.Random) -> _Fault:
 
 
 def failing(draws: random.Random, store: Store) -> list[Step]:
-    """Fail requests of two starts, each in one to three ways, and then none."""
+    """Fail requests of two starts, each in one to three ways, and then let a start succeed."""
 
     def step() -> Step:
         faults = [_draw_fault(draws) for _ in range(draws.randint(1, 3))]

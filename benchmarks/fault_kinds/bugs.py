@@ -1,17 +1,17 @@
-"""Three bugs that the campaign must detect, put into a process before it starts."""
+"""Three bugs that the campaign must detect; a process gets one before it starts."""
 
 from collections.abc import Callable
 
 
 def keep_all_metrics() -> None:
-    """Let a resumed run keep the lines of steps that it runs again."""
+    """Make a resumed run keep the old lines of steps that it repeats."""
     from birdie_jax.engine import metrics_file
 
     metrics_file.is_kept = lambda scalars, step, hooks_run_again: True
 
 
 def restart_data() -> None:
-    """Let a resumed run read its data from the start."""
+    """Make a resumed run read its data from the start."""
     from birdie_jax.engine import FunctionBatches
 
     restore = FunctionBatches.restore
@@ -19,7 +19,7 @@ def restart_data() -> None:
 
 
 def swallow_failed_saves() -> None:
-    """Let a run take a checkpoint that cannot be written for one that is."""
+    """Make a run treat a checkpoint that it cannot write as written."""
     from birdie_jax.engine import checkpoint
     from birdie_jax.errors import CheckpointError
 

@@ -65,15 +65,15 @@ _PROGRAMS = {
 
 
 class Campaign:
-    """References, made where a case first needs them, and the cases.
+    """The cases, and the reference runs, which are made when a case first needs them.
 
     Attributes:
         reference: (name of a program) -> its undisturbed run.
-        bug: what puts a bug into each process of a case; None: nothing does.
+        bug: the function that puts a bug into each process of a case; None for no bug.
     """
 
     def __init__(self, folder: Path, seed: int):
-        """Write the text that runs are trained on.
+        """Write the training text of the runs.
 
         Args:
             folder: an empty folder for all runs.
@@ -89,12 +89,12 @@ class Campaign:
         self._store: Callable[[], bucket.Store] = cache(self._make_store)
 
     def play(self, kind: str, number: int, program: str = "") -> dict[str, Any]:
-        """Play a case; return what is known of it.
+        """Play a case and return its record.
 
         Args:
             kind: the name of its kind.
             number: its number, from 0.
-            program: the name of the program; empty: the kind's own for that number.
+            program: the name of the program; if empty, the kind chooses it by number.
         """
         programs = _PROGRAMS.get(kind, _RUNS)
         program = program or programs[number % len(programs)]

@@ -16,7 +16,7 @@ _JUMPS = 20
 
 
 def jumping(draws: random.Random, reference: Reference) -> list[Step]:
-    """Kill or stop a run twice while the clock jumps; the times of its files move in between too."""
+    """Kill or stop a run twice while the clock jumps, and change the times of its files in between."""
     number = draws.choice([signal.SIGKILL, signal.SIGTERM])
     steps = anywhere(draws, reference, number)
     return [
@@ -26,7 +26,7 @@ def jumping(draws: random.Random, reference: Reference) -> list[Step]:
 
 
 def _jumper(seed: int):
-    """Return what starts a thread in whose process the clock jumps again and again."""
+    """Return a function that starts a thread; the thread makes the clock of its process jump repeatedly."""
 
     def prepare() -> None:
         draws = random.Random(seed)
@@ -43,7 +43,7 @@ def _jumper(seed: int):
 
 
 def _mover(share: float):
-    """Return what moves the times of all files of a folder, as a clock that was wrong leaves them."""
+    """Return a function that shifts the times of all files of a folder, as a wrong clock does."""
 
     def move(workdir: Path) -> None:
         when = time.time() + share * 3600 * _MAX_HOURS

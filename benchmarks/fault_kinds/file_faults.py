@@ -10,12 +10,12 @@ _NAMES = Class.OPEN | Class.CREATE | Class.RENAME | Class.REMOVE | Class.MAKE | 
 
 
 class Way(NamedTuple):
-    """How an operation fails.
+    """A way in which an operation fails.
 
     Attributes:
-        name: the way in words.
-        classes: the operations that can fail so.
-        action: what the layer does.
+        name: the description of the failure.
+        classes: the operations that can fail in this way.
+        action: the action of the layer.
         error: the name of the error.
         lasting: whether all later changes fail too.
     """
@@ -38,12 +38,12 @@ WAYS = (
 
 
 class FileFault(NamedTuple):
-    """An operation that fails in a way.
+    """An operation that fails, and the way in which it fails.
 
     Attributes:
         way: the way.
-        at: the number of the operation among those that can fail so.
-        resumed: whether the operation is one of a start that resumes a killed run.
+        at: the number of the operation among those that can fail in this way.
+        resumed: whether the start with the operation resumes a killed run.
     """
 
     way: Way
@@ -60,7 +60,7 @@ CASES = len(WAYS) * 2 * SLOTS
 
 
 def choose_fault(number: int, seed: str, reference: Reference) -> FileFault:
-    """Return the fault of a case: of all operations with all ways, each once, in a random order."""
+    """Return the fault of a case; the cases go once through all operations and ways in a random order."""
     order = list(range(CASES))
     random.Random(seed).shuffle(order)
     chosen, way = divmod(order[number % CASES], len(WAYS))
@@ -70,7 +70,7 @@ def choose_fault(number: int, seed: str, reference: Reference) -> FileFault:
 
 
 def steps_of(fault: FileFault, reference: Reference) -> list[Step]:
-    """Return the starts of a case: perhaps one that is killed midway, and one with the fault."""
+    """Return the starts of a case: one with the fault, and for some cases a killed one before it."""
     way = fault.way
     failing = Step(Disturbance("", "", way.classes, fault.at, way.action, way.error, way.lasting))
     if not fault.resumed:

@@ -23,7 +23,7 @@ def anywhere(draws: random.Random, reference: Reference, number: int = signal.SI
 
 
 def while_saving(draws: random.Random, reference: Reference, *, terminate: bool = False) -> list[Step]:
-    """Send a signal at two operations that change a checkpoint, amid a write among them."""
+    """Send a signal at two operations that change a checkpoint, which can be in the middle of a write."""
     changes = reference.count(Class.CHANGES, _CHECKPOINTS)
 
     def step(most: int) -> Step:
@@ -51,7 +51,7 @@ def in_preparation(draws: random.Random, reference: Reference, number: int = sig
     changes = reference.count(Class.CHANGES)
     actions = [Action.TERMINATE] if number == signal.SIGTERM else [Action.KILL, Action.TORN]
     operation = Disturbance("", "", Class.CHANGES, draws.randint(1, changes), draws.choice(actions))
-    # The second start has less left to do.
+    # The second start has less work.
     early = operation._replace(at=(operation.at + 1) // 2)
     moment = anywhere(draws, reference, number)[0]
     return [Step(operation), moment] if draws.random() < 0.5 else [moment, Step(early)]

@@ -1,4 +1,4 @@
-"""The layer under a process that disturbs its file operations and its wall clock; see `layer.c`."""
+"""A layer under a process that disturbs its file operations and wall clock; see `layer.c`."""
 
 import ctypes
 import enum
@@ -32,7 +32,7 @@ class Class(enum.IntFlag):
 
 
 class Action(enum.IntEnum):
-    """What the layer does at the operation."""
+    """The action of the layer at the operation."""
 
     COUNT = 0
     FAIL = 1
@@ -44,10 +44,10 @@ class Action(enum.IntEnum):
 
 
 class Disturbance(NamedTuple):
-    """One operation, and what happens there.
+    """One disturbed operation, and the action there.
 
     Attributes:
-        folder: the folder below which operations count.
+        folder: only operations below this folder count.
         part: a text that the rest of their paths contains.
         classes: the classes of operations that count.
         at: the number of the disturbed operation, from 1; 0 disturbs none and logs all.
@@ -68,21 +68,21 @@ class Disturbance(NamedTuple):
 
 
 def start_under_layer(environment: dict[str, str], folder: Path) -> None:
-    """Compile the layer, and start this program again on top of it; return if it is there already.
+    """Compile the layer and restart this program on top of it; return if the layer is already active.
 
     Args:
         environment: variables to set for the program.
-        folder: where the compiled layer is kept.
+        folder: the folder for the compiled layer.
     """
     if _VARIABLE in os.environ:
-        # What this program starts, such as servers, needs no layer.
+        # Programs that this program starts, such as servers, do not need the layer.
         del os.environ["LD_PRELOAD"]
         return
     library = folder / "layer.so"
     compiled = folder / f"layer.{os.getpid()}.so"
     compiler = ["cc", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra"]
     subprocess.run([*compiler, "-o", str(compiled), str(_SOURCE), "-ldl"], check=True)
-    # In one step, for another campaign may run on the file of that name.
+    # Replace the file in one step: another campaign may be using it.
     compiled.replace(library)
     changed = os.environ | environment | {"LD_PRELOAD": str(library), _VARIABLE: str(library)}
     sys.stdout.flush()
@@ -94,11 +94,11 @@ def _layer() -> ctypes.CDLL:
 
 
 def arm(disturbance: Disturbance, log: int = -1) -> None:
-    """Count this process's operations from now on, and disturb one.
+    """Count the operations of this process from now on, and disturb one.
 
     Args:
-        disturbance: which operation.
-        log: the descriptor to which the layer writes a line for it.
+        disturbance: the operation and the action.
+        log: the file descriptor for the line that the layer writes about it.
     """
     number = getattr(errno, disturbance.error)
     _layer().layer_arm(
@@ -114,5 +114,5 @@ def arm(disturbance: Disturbance, log: int = -1) -> None:
 
 
 def jump(seconds: float) -> None:
-    """Move the wall clock that this process's Python reads."""
+    """Shift the wall clock that Python reads in this process."""
     _layer().layer_jump(ctypes.c_longlong(int(seconds * 1e9)))

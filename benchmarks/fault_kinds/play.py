@@ -12,7 +12,7 @@ from benchmarks.fault_kinds.layer import Disturbance
 from benchmarks.fault_kinds.programs import Program
 from benchmarks.fault_kinds.starts import Ended, HungError, Moment, run_in_forks
 
-# What commands log, beside the one line with which they end.
+# Lines that commands log, in addition to their last line.
 _LOGGED = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d|(WARNING|ERROR):absl:|\s*$")
 # What JAX's runtime writes in C++, with its stack, where the process that coordinates the others is gone.
 _ABORTED = re.compile(r"^F\d{4} \d\d:\d\d:\d\d.*?(?=^birdie_jax)", re.DOTALL | re.MULTILINE)
@@ -44,9 +44,9 @@ class Reference(NamedTuple):
 
     Attributes:
         program: the program.
-        end: what its end leaves, with a checkpoint of every step.
+        end: the results at its end, with a checkpoint of every step.
         operations: the file operations of its only start.
-        resumed: those of a start after its end, which restores and does nothing else.
+        resumed: the file operations of a start after its end, which only restores.
         cpu_seconds: the CPU time of that start.
     """
 
@@ -57,7 +57,7 @@ class Reference(NamedTuple):
     cpu_seconds: float
 
     def count(self, classes: int, part: str = "", *, resumed: bool = False) -> int:
-        """Return how many operations of some classes there are on paths that contain a text."""
+        """Return the number of operations of the given classes on paths that contain a text."""
         operations = self.resumed if resumed else self.operations
         return sum(bool(each.kind & classes) and part in each.path for each in operations)
 
@@ -66,12 +66,12 @@ class Step(NamedTuple):
     """A start of a case.
 
     Attributes:
-        disturbance: what the layer does; its folder is that of the case.
-        moment: when a signal is sent.
-        prepare: what the process does first.
-        before: what this process does to the folder first.
-        fault: what is wrong with this start in words, where neither the layer nor a signal says so.
-        check: (how the start ended, its line) -> what is odd about it.
+        disturbance: the disturbed operation, below the folder of the case.
+        moment: the moment of a signal.
+        prepare: the function that the process runs first.
+        before: the function that this process runs on the folder first.
+        fault: the description of the fault, if neither the layer nor a signal makes it.
+        check: (how the start ended, its line) -> the description of anything unexpected.
     """
 
     disturbance: Disturbance | None = None
@@ -83,12 +83,12 @@ class Step(NamedTuple):
 
 
 def play(reference: Reference, steps: Sequence[Step], folder: Path) -> dict[str, Any]:
-    """Do the starts of a case, then start the program until it ends; return what is known of the case.
+    """Run the starts of a case, then start the program until it ends, and return the record of the case.
 
     Args:
         reference: the undisturbed run.
         steps: the disturbed starts.
-        folder: an empty folder; the program's own is below it.
+        folder: an empty folder; the folder of the program is below it.
     """
     program, workdir = reference.program, folder / "run"
     began = time.monotonic()
@@ -157,7 +157,7 @@ def _note_end(case: dict[str, Any], program: Program, step: Step, ended: Ended) 
 
 
 def read_end(program: Program, ended: Ended) -> tuple[str, list[str]]:
-    """Return the line with which a command ends that stops, and what is odd about what it prints."""
+    """Return the last line of a command that stops, and a description of unexpected output."""
     prefix = f"birdie_jax.{program.verb}: "
     lines = _ABORTED.sub("", ended.errors).strip().splitlines()
     last = lines[-1] if lines else ""
@@ -179,9 +179,9 @@ def names_cause(line: str, error: str, operations: Sequence[str]) -> bool:
 
 
 def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """Return the names of what an end has that is not as expected, or lacks.
+    """Return the names of the results that are missing or not as expected.
 
-    It need not have each checkpoint that the expected one has, but the last.
+    The last checkpoint of the expected results must exist; the others may be missing.
     """
     checkpoints = sorted({name.split("/")[0] for name in expected if name[:8].isdigit()})
     optional = tuple(f"{name}/" for name in checkpoints[:-1])
@@ -190,10 +190,10 @@ def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[s
 
 
 def make_reference(program: Program, folder: Path) -> Reference:
-    """Run a program undisturbed, once with a checkpoint of every step, which the end then holds.
+    """Run a program undisturbed, once with a checkpoint of every step, which its results then contain.
 
     Raises:
-        SystemExit: it does not end well, or two undisturbed runs differ.
+        SystemExit: the program fails, or two undisturbed runs differ.
     """
     ends: list[dict[str, str]] = []
     started: list[list[Operation]] = []

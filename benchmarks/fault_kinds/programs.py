@@ -24,7 +24,7 @@ _END_FILES = ("arms.json", "samples.json", "summary.json", "text.json", "tokeniz
 
 
 class Program(NamedTuple):
-    """What a case starts, disturbs and starts again.
+    """A program that a case starts, disturbs and starts again.
 
     Attributes:
         name: the name of the program in the results.
@@ -45,7 +45,7 @@ class Program(NamedTuple):
 
 
 def verb_action(verb: str, *arguments: str) -> Callable[[], int]:
-    """Return what a process does that runs `python -m birdie_jax.VERB ARGUMENTS`."""
+    """Return a function that does the same as a process `python -m birdie_jax.VERB ARGUMENTS`."""
 
     def act() -> int:
         sys.argv = [f"birdie_jax.{verb}", *arguments]
@@ -69,11 +69,11 @@ def training(model: str, text: Path | str, *, policy: str = "fixed", workers: in
 
 
 def training_in_two(text: Path, disturbed: int) -> Program:
-    """Return such a run in two processes.
+    """Return a run like `training` in two processes.
 
     Args:
         text: the prepared folder.
-        disturbed: which process the signals are sent to, 0 or 1.
+        disturbed: the process that receives the signals, 0 or 1.
     """
 
     def actions(folder: Path | str, every_step: bool) -> Sequence[Callable[[], int]]:
@@ -163,7 +163,7 @@ def preparation(corpus: Path, workers: int = 0) -> Program:
 
 
 def reading() -> Program:
-    """Return what reads all of a prepared folder, as training reads it."""
+    """Return a function that reads all of a prepared folder in the same way as training."""
     return Program(
         name="read text",
         verb="read",

@@ -1,4 +1,4 @@
-"""A linear regression through the library's engine: a run whose start takes a second."""
+"""A linear regression with the library's engine: a run that starts in a second."""
 
 import sys
 from pathlib import Path

@@ -30,11 +30,11 @@ def lost_checkpoints(before: Mapping[str, str], now: Mapping[str, str], keep: in
 
 
 def digest_of_checkpoints(workdir: Path, keep: int) -> dict[str, str]:
-    """Return a digest of each array in each checkpoint, and of what its description says of it.
+    """Return a digest of each array in each checkpoint, and of its description.
 
-    Of a checkpoint that cannot be read it has the reason. A start that was killed may leave one older than
-    the newest `keep` half removed: that one is left out. The arrays are read as they are stored, in a
-    process of its own: tensorstore starts threads.
+    For an unreadable checkpoint, return the reason instead. Ignore checkpoints older than the newest
+    `keep`, which a killed start can leave half removed. A separate process reads the stored arrays, because
+    tensorstore starts threads.
     """
     return json.loads(call_in_fork(lambda: json.dumps(_read_checkpoints(workdir, keep)).encode()))
 

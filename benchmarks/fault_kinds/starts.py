@@ -16,12 +16,12 @@ _LIMIT_SECONDS = 600
 
 
 class Moment(NamedTuple):
-    """When a signal is sent: at so much CPU time of the process, and a wait.
+    """The moment of a signal: a CPU time of the process, and a wait after it.
 
     Attributes:
         cpu_seconds: the CPU time of the process.
-        wait_seconds: the wait after it, for instants at which the process computes nothing.
-        number: the signal.
+        wait_seconds: the wait after it, to reach moments when the process computes nothing.
+        number: the signal number.
     """
 
     cpu_seconds: float
@@ -63,17 +63,17 @@ def run_in_forks(
     moment: Moment | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Ended:
-    """Do something in forks to its end, or to the one that the disturbance or the signal makes.
+    """Run functions in forks until they end, or until the disturbance or the signal ends them.
 
     Args:
-        actions: what each process does; it returns the exit status. The first is the disturbed one.
-        folder: where this function writes what the processes print.
-        disturbance: the operation that is disturbed; None: none.
-        moment: the moment at which a signal is sent; None: never.
-        prepare: what each process does before.
+        actions: a function for each process, which returns the exit status. The first process is disturbed.
+        folder: the folder for the output of the processes.
+        disturbance: the operation to disturb; None for none.
+        moment: the moment to send a signal; None for no signal.
+        prepare: the function that each process runs first.
 
     Raises:
-        HungError: one does not end within ten minutes.
+        HungError: a process does not end within ten minutes.
     """
     outputs = [
         [folder / f"{name}{number}.txt" for name in ("stdout", "stderr", "operations")]
@@ -124,13 +124,13 @@ def start_fork(
     disturbance: Disturbance | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> int:
-    """Start a fork that does something, and return the number of the process.
+    """Start a fork that runs a function, and return its process ID.
 
     Args:
-        action: what the process does; it returns the exit status.
+        action: the function of the process; it returns the exit status.
         outputs: the files for stdout, for stderr, and for the lines of the layer.
-        disturbance: the operation that is disturbed; None: none.
-        prepare: what the process does before.
+        disturbance: the operation to disturb; None for none.
+        prepare: the function that the process runs first.
     """
     sys.stdout.flush()
     child = os.fork()
@@ -154,7 +154,7 @@ def start_fork(
 
 
 def cpu_seconds_of(process: int) -> float:
-    """Return the CPU time of a process so far, that of the system included; 0 if there is none."""
+    """Return the user and system CPU time of a process so far, or 0 if there is no such process."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -163,7 +163,7 @@ def cpu_seconds_of(process: int) -> float:
 
 
 def call_in_fork(function: Callable[[], bytes]) -> bytes:
-    """Return what a function returns that must not leave threads in this process."""
+    """Run a function in another process, so it leaves no threads in this one, and return its result."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -35,30 +35,30 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 PASSED = ("refused", "correct")
 FINDINGS = ("traceback", "wrong", "lines", "unnamed", "hang", "memory", "crash", "generator")
-"""The outcomes; `generator` is a fault of the fuzz itself."""
+"""The outcomes; `generator` is a fault of the fuzzer."""
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "[^"]*/(birdie_jax/[^"]+|ml_collections/[^"]+)", line (\d+), in (\S+)')
-# The line of a verb; warnings and progress may stand before it, and nothing behind it.
+# The last line of a verb; warnings and progress can come before it.
 _VERDICT = re.compile(r"^birdie_jax\.\S+: ", re.MULTILINE)
 
 
 class Wrong(Exception):  # noqa: N818 - a verdict on what the program did
-    """The program accepted an input and an independent reader knows better."""
+    """The program accepted an input that an independent reader rejects or reads differently."""
 
 
 class Refused(Exception):  # noqa: N818 - a verdict on what a verb did
-    """A verb refused the input with the lines that this holds."""
+    """A verb refused the input with these lines."""
 
 
 class Case(NamedTuple):
     """An input of the program.
 
     Attributes:
-        what: the input in words.
-        names: fields and files; every refusal names one of them; empty: no refusal has to.
-        run: the function that gives the input to the program, and returns what came of it in words. It
-            raises a `BirdieError` or `Refused` where the program refuses, and `Wrong`.
+        what: the description of the input.
+        names: fields and files; every refusal must name one of them, unless this is empty.
+        run: the function that gives the input to the program, and returns a description of the result. It
+            raises a `BirdieError` or `Refused` if the program refuses the input, and `Wrong`.
     """
 
     what: str
@@ -78,8 +78,8 @@ class Outcome:
         kind: the kind of the case.
         seed: the seed of the case.
         outcome: one of `PASSED` or `FINDINGS`.
-        message: what the program said.
-        what: the input in words.
+        message: the message of the program.
+        what: the description of the input.
         seconds: the wall time.
     """
 
@@ -99,7 +99,7 @@ def run_case(kind: str, seed: int, make: MakeCase, valid: Path, keep: Path | Non
         seed: the seed.
         make: the function that makes a case of the kind.
         valid: the folder of valid files.
-        keep: the folder to leave the case's files in; None: they are removed.
+        keep: the folder for the files of the case; if None, they are removed.
     """
     folder = keep or _new_folder()
     began = time.monotonic()
@@ -175,7 +175,7 @@ _write_verdict: Callable[[str, str], NoReturn]
 
 
 def end_as_accepted(message: str) -> NoReturn:
-    """End the process of the case: the program accepts the input, and would now begin with its work."""
+    """End the process of the case: the program accepts the input and would now start its work."""
     _write_verdict("correct", message)
 
 
@@ -233,7 +233,7 @@ def _run_in_child(
 
 
 def judge_refusal(message: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return the outcome of a refusal, and what was said."""
+    """Return the outcome of a refusal, and its message."""
     if _TRACEBACK in message:
         return "traceback", describe_traceback(message)
     if "panicked" in message:

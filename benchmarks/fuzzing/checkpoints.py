@@ -14,7 +14,7 @@ from benchmarks.fuzzing.verbs import run_verb, stop_at_compilation
 
 
 def make_checkpoint_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a checkpoint with a file that was changed."""
+    """Return a case: a checkpoint with a changed file."""
     workdir = folder / WORKDIR
     shutil.copytree(valid / WORKDIR, workdir)
     newest = max((workdir / "checkpoints").glob("[0-9]*"))
@@ -54,7 +54,7 @@ def _compare(params: Any, described: dict[str, Any]) -> None:
 
 
 def _change(draws: random.Random, path: Path, *, is_meta: bool) -> str:
-    """Change a file; return how."""
+    """Change a file, and return a description of the change."""
     original = path.read_bytes()
     if is_meta and draws.random() < 0.6:
         meta = json.loads(original)
@@ -64,7 +64,7 @@ def _change(draws: random.Random, path: Path, *, is_meta: bool) -> str:
         except (ValueError, RecursionError):
             path.write_text(text, encoding="utf-8", errors="replace")
             return "no JSON"
-        # As if whoever changed it had also made it vouch for itself.
+        # The change also updates the file's own checksum.
         checksum = zlib.crc32(json.dumps(contents, sort_keys=True).encode())
         path.write_text(json.dumps({"contents": contents, "crc32": checksum}))
         return "contents changed, with their checksum"

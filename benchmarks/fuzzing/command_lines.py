@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).resolve().parents[2] / "birdie_jax"
 _FLAG = re.compile(r'(?:DEFINE_\w+|define_path)\(\s*"(\w+)"')
 _PATH_FLAG = re.compile(r'define_path\(\s*"(\w+)"')
 _OTHER_PATHS = ("input", "tokenizer", "compare", "task", "import")
-# They would wait for other machines.
+# These flags would wait for other machines.
 _LEFT_OUT = frozenset({"coordinator_address", "num_processes", "process_id"})
 _MADE = (
     "new",
@@ -119,7 +119,7 @@ def make_command_case(draws: random.Random, folder: Path, valid: Path) -> Case:
 
 
 def _make_places(folder: Path, valid: Path, arguments: list[str]) -> None:
-    """Make the files of a command line, and others that are none."""
+    """Make the files of a command line, and special files."""
     for place in PLACES:
         # What no argument names is read alone.
         named = any(place in argument for argument in arguments)

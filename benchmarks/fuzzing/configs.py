@@ -171,7 +171,7 @@ def _task(draws: random.Random, valid: Path) -> dict[str, Any]:
 
 
 def plausible(draws: random.Random, kind: Any) -> Any:
-    """Return a value of a type, mostly within its bounds, often at their ends, at times of no such type."""
+    """Return a value of a type: mostly within its bounds, often at a bound, sometimes of another type."""
     if draws.random() < 0.04:
         return draws.choice(HOSTILE_VALUES)
     rules: list[Any] = []

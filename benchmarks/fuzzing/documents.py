@@ -204,10 +204,10 @@ def _tar(draws: random.Random, texts: list[str]) -> tuple[bytes, str]:
 
 
 def _read_again(path: Path, kind: str, packing: str) -> list[str]:
-    """Return the texts of a file by other readers than the program's.
+    """Read the texts of a file with independent readers.
 
     Raises:
-        Wrong: these refuse it, and the program has not.
+        Wrong: these readers refuse a file that the program accepted.
     """
     try:
         if kind == ".parquet":
@@ -237,9 +237,10 @@ def _read_tar_again(data: bytes) -> list[str]:
 
 
 def _compare(folder: Path, path: Path, expected: list[str]) -> str:
-    """Compare the texts of all shards, without white space at their ends, with those of another reader.
+    """Compare the texts of all shards, stripped of white space, with those of an independent reader.
 
-    A text file is cut into parts of some megabytes, so only the number of its characters is compared.
+    The program cuts a text file into parts of some megabytes, so the function compares only its number of
+    characters.
     """
     from birdie_jax.text import Tokenizer, TokenShards
 

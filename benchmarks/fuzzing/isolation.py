@@ -10,9 +10,9 @@ _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 
 
 def protect_files(folder: Path) -> None:
-    """Make the root file system read-only for this process, but for `folder`.
+    """Make the root file system read-only for this process, except for `folder`.
 
-    It needs the rights of root; another user's rights protect the files of others.
+    This needs root. For other users, file permissions already protect the files of others.
     """
     if os.geteuid() != 0:
         return

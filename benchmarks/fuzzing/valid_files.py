@@ -1,4 +1,4 @@
-"""The valid files that cases start from, made once by the verbs themselves."""
+"""The valid files that cases start from; the verbs make them once."""
 
 import json
 import os

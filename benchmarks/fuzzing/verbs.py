@@ -16,11 +16,11 @@ _REFUSED_STATUS = (1, 2)
 
 
 def run_verb(verb: str, arguments: Sequence[str]) -> str:
-    """Run a verb, or end the process where it would compile a program of its work.
+    """Run a verb, but end the process before the verb compiles a program of its work.
 
     Raises:
         Refused: the verb refuses the command line or a file.
-        Wrong: it ends with another status than the documented ones, or fails without a word.
+        Wrong: the verb ends with an undocumented status, or fails without a message.
     """
     stop_at_compilation()
     sys.argv = [f"birdie_jax.{verb}", *arguments]
@@ -47,7 +47,7 @@ class _Process(subprocess.Popen):
 
 
 def read_stderr() -> str:
-    """Return what this process has written to standard error."""
+    """Return the standard error of this process so far."""
     return os.pread(2, 1 << 20, 0).decode(errors="replace")
 
 
