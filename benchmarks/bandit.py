@@ -94,7 +94,7 @@ def synthetic_problem(seeds: range = range(5)) -> dict[str, np.ndarray]:
 
 
 def prior_run(prior: str, case: str, seed: int) -> np.ndarray:
-    """Return the probability of what rewards at each of the last decisions' proposals."""
+    """Return the probability of the rewarding arms in each of the last decisions' proposals."""
     rewards, fall = PRIOR_CASES[case]
     config = BanditConfig(
         policy="birdie",
@@ -153,7 +153,7 @@ def time_paper_size(critic: str, layers: int) -> None:
             jax.block_until_ready(function(*arguments))
         return first, (time.perf_counter() - begun) / repeats
 
-    # The first observation has nothing to learn from; this one takes all updates.
+    # The first observation has no data to learn from; this one runs all updates.
     _, again = seconds(observe, state, losses * 0.9, repeats=1)
     print(f"  {critic}, {parameters / 1e6:.1f}M parameters")
     print(f"    observe {again:.2f} s")

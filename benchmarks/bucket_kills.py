@@ -58,14 +58,14 @@ _TEXT = "prepared"
 
 
 class _Moment(NamedTuple):
-    """When a process is killed: after so much CPU time, and a wait."""
+    """The moment when a process is killed: a CPU time, and a wait after it."""
 
     cpu_seconds: float
     wait_seconds: float
 
 
 class _Starts:
-    """Starts of training in processes of their own, with one folder of compiled programs."""
+    """Starts of training in separate processes, with a shared folder of compiled programs."""
 
     def __init__(self, folder: Path, environment: dict[str, str]):
         self._folder = folder
@@ -73,7 +73,7 @@ class _Starts:
         self._environment |= {
             "XDG_CACHE_HOME": str(folder / "cache"),
             "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-            # Every program, so that a start takes as little time as it can.
+            # Cache every program, so a start takes as little time as possible.
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         self._count = 0
@@ -118,7 +118,7 @@ class _Starts:
 
 
 def _differences(found: Path, expected: Path) -> list[str]:
-    """Return what differs at the end of two runs, by name."""
+    """Return the names of the results that differ between two runs."""
     differing = [] if metrics(found) == metrics(expected) else ["metrics.jsonl"]
     arrays, others = checkpoint_arrays(found, _STEPS), checkpoint_arrays(expected, _STEPS)
     differing += sorted(arrays.keys() ^ others.keys())
@@ -129,7 +129,7 @@ def _differences(found: Path, expected: Path) -> list[str]:
 def _kill_and_end(
     number: int, moments: Sequence[_Moment], starts: _Starts, proxy: FailingProxy, expected: Path
 ) -> dict[str, Any]:
-    """Do one run that is killed at a moment of each start; return what is known of it."""
+    """Do one run that is killed at a moment of each start, and return its record."""
     from birdie_jax.storage.workdir import Workdir
 
     workdir = Workdir(f"gs://{BUCKET}/runs/{number:04d}")

@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> None:
         stack.enter_context(run_slow_proxy(port, int(server.host.partition(":")[2]), _DELAY.value))
         os.environ |= gcs_environment(f"http://127.0.0.1:{port}")
         corpus = write_corpus(folder, documents=200)
-        # Text and compiled programs are there for all that follow.
+        # Later runs reuse the text and the compiled programs.
         _train(str(folder / "warm"), corpus)
         found: dict[str, list[_Durations]] = {"disk": [], "bucket": []}
         for number in range(_ROUNDS.value):

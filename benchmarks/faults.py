@@ -42,7 +42,7 @@ def _read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def _open_cases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Yield the cases that have no result yet, those of all kinds in turn."""
+    """Yield the cases that have no result yet, with the kinds in turn."""
     cases = _read_results(options.results)
     done = {(case["kind"], case["number"]) for case in cases if case["seed"] == options.seed}
     for number in range(options.cases):
@@ -88,7 +88,7 @@ def table(cases: list[dict[str, Any]]) -> str:
 
 
 def flip_table(cases: list[dict[str, Any]]) -> str:
-    """Return what becomes of flipped bits as a Markdown table, a row for each kind of file."""
+    """Return the results of flipped bits as a Markdown table, with a row for each kind of file."""
     verdicts = ("refused", "set aside", "ended", "not noticed")
     rows = [f"| where | file | {' | '.join(verdicts)} |", f"|---|---|{'---|' * len(verdicts)}"]
     flipped = [case for case in cases if "file" in case]
@@ -100,14 +100,14 @@ def flip_table(cases: list[dict[str, Any]]) -> str:
 
 
 def _disturbed_starts(case: dict[str, Any]) -> int:
-    """Return how many starts of a case were killed, stopped or met a fault."""
+    """Return the number of starts of a case that were killed, stopped or had a fault."""
     if "verdict" in case:
         return 1
     return sum("disturbed" in start or start["status"] not in (0, 1, 2) for start in case["starts"])
 
 
 def _run(folder: Path, options: argparse.Namespace) -> int:
-    """Play the cases that have no result yet; return the exit status."""
+    """Play the cases that have no result yet, and return the exit status."""
     from benchmarks.fault_kinds.campaign import Campaign
 
     campaign = Campaign(folder, options.seed)
@@ -124,7 +124,7 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _find_bugs(folder: Path, options: argparse.Namespace) -> int:
-    """Play cases with each bug until one shows it; return the exit status."""
+    """Play cases with each bug until one detects it, and return the exit status."""
     from benchmarks.fault_kinds.bugs import BUGS
     from benchmarks.fault_kinds.campaign import Campaign
 
@@ -161,7 +161,7 @@ def _parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Do what the flags ask for."""
+    """Run the campaign with the given flags."""
     options = _parse_options()
     if options.table:
         cases = _read_results(options.results)
@@ -179,7 +179,7 @@ def main() -> None:
         },
         kept,
     )
-    # Imported here, for JAX reads its variables then.
+    # JAX reads its environment variables at import.
     from tests.forked_verbs import prepare_forks
     from tests.without_reports import prepare
 

@@ -29,7 +29,7 @@ def rows_first(x, kernel):
 
 @partial(jax.jit, static_argnums=0)
 def loop(product, x, kernels):
-    """Return `x` after all pairs of kernels, once for every token."""
+    """Apply all pairs of kernels to `x`, once for every token."""
     if product is kernel_first:
         kernels = [(first.T, second.T) for first, second in kernels]
 

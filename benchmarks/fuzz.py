@@ -32,7 +32,7 @@ from benchmarks.fuzzing.valid_files import make_valid_files
 from tests.forked_verbs import prepare_forks
 from tests.quick_jit import QUICK_FLAGS
 
-# The kinds, where their cases are made, and how many of a hundred cases are of the kind.
+# The kinds, the functions that make their cases, and the percentage of cases of each kind.
 KINDS: Mapping[str, tuple[str, str, int]] = {
     "config": ("configs", "make_config_case", 21),
     "command": ("command_lines", "make_command_case", 19),
@@ -50,18 +50,18 @@ _TURNS = tuple(kind for kind, (_, _, share) in KINDS.items() for _ in range(shar
 
 
 def kind_of(seed: int) -> str:
-    """Return the kind of the case of a seed where kinds take turns."""
+    """Return the kind of the case for a seed, with the kinds in turn."""
     return _TURNS[seed * 37 % len(_TURNS)]
 
 
 def make_case(kind: str, *arguments):
-    """Return a case of a kind; what makes it is imported by then."""
+    """Return a case of a kind, with a lazy import of the function that makes it."""
     module, name, _ = KINDS[kind]
     return getattr(import_module(f"benchmarks.fuzzing.{module}"), name)(*arguments)
 
 
 def read_results(path: Path) -> dict[tuple[str, int], Outcome]:
-    """Return the last outcome of each case of a file of results."""
+    """Return the last outcome of each case in a file of results."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         outcome = Outcome(**json.loads(line))
@@ -84,7 +84,7 @@ def table(results: Mapping[tuple[str, int], Outcome]) -> Iterator[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    # Not by absl, whose flags are those of the verb that a case runs in a fork of this process.
+    # absl has the flags of the verbs that cases run in forks of this process, so use argparse.
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--results", type=Path, required=True, help="Folder of the results and of the valid files.")
@@ -109,14 +109,14 @@ def _cases_left(
 
 
 def _show(kind: str, seed: int, valid: Path) -> None:
-    """Do a case, and print its outcome and where its files are."""
+    """Run a case, and print its outcome and the folder of its files."""
     keep = Path(tempfile.mkdtemp())
     outcome = run_case(kind, seed, partial(make_case, kind), valid, keep)
     print(f"{json.dumps(asdict(outcome), indent=1)}\nits files: {keep}")
 
 
 def main() -> None:
-    """Make the valid files, and do the cases that are left."""
+    """Make the valid files, and run the remaining cases."""
     asked = _arguments()
     results = asked.results.resolve()
     path, valid = results / "results.jsonl", results / "valid"
@@ -125,7 +125,7 @@ def main() -> None:
         print("\n".join(table(done)))
         return
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    # What is compiled for the valid files runs once.
+    # The programs compiled for the valid files run once.
     os.environ.setdefault("XLA_FLAGS", QUICK_FLAGS)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for module, _, _ in KINDS.values():

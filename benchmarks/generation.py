@@ -43,7 +43,7 @@ class Contestant(NamedTuple):
 
 
 def random_parameters(model):
-    """Return random parameters, in the types in which training has them."""
+    """Return random parameters, in the dtypes of training."""
     random = np.random.default_rng(0)
     return jax.tree.map(
         lambda leaf: jnp.asarray(random.normal(0, leaf.shape[-1] ** -0.5, leaf.shape), leaf.dtype),
@@ -82,7 +82,7 @@ def seconds(function, argument):
 
 
 def measure(contestant, contexts, rounds):
-    """Return for each context the median seconds of its prefill, and of decoding after it."""
+    """Return, for each context, the median seconds of its prefill and of decoding after it."""
     states = [contestant.prefill(context) for context in contexts]
     for state in states:
         jax.block_until_ready(contestant.decode(state))

@@ -46,7 +46,7 @@ def abstract_arrays() -> Callable[..., jax.ShapeDtypeStruct]:
 
 
 def dump_to(folder: str) -> None:
-    """Have the compiler write its reports to `folder`; to be called before a program is compiled."""
+    """Make the compiler write its reports to `folder`; call this before a compilation."""
     os.environ |= {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTXAS": "1"}
 
 
@@ -110,7 +110,7 @@ def seconds_of(run: Callable[..., Any], *arguments: Any, calls: int = 1) -> floa
 
 
 def copy_bandwidth() -> float:
-    """Return the bytes a second, read and written, of a pass over a GiB."""
+    """Return the bytes per second, read and written, of a pass over a GiB."""
     ones = jnp.ones(2**28, jnp.float32)
     return 2 * ones.nbytes / seconds_of(jax.jit(lambda x: x + 1), ones)
 

@@ -88,7 +88,7 @@ def ours(sizes, dtype, remat):
         logits = model.apply({"params": params}, hidden, method=LanguageModel.logits)
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
-    # Once for all tokens, as `generate` does: within the loop XLA copies the weights at every token.
+    # Done once for all tokens, as in `generate`: within the loop, XLA copies the weights at every token.
     layer_params = unstack_layers(model, params, cache=None).params
     weights = params, layer_params, [transposed_kernels(one) for one in layer_params]
     return params, loss, prefill, weights, step

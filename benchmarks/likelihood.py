@@ -23,7 +23,7 @@ from configs.tiny import get_config
 
 
 def make_scorer(name):
-    """Return a scorer of a model of the sizes of configs/tiny.py, and the size of its vocabulary."""
+    """Return a scorer of a model with the sizes of configs/tiny.py, and its vocabulary size."""
     config = parse_config(get_config())
     vocab_size = padded_vocab_size(config.data.vocab_size)
     model = build_model(dataclasses.replace(config.model, name=name), vocab_size)
@@ -60,7 +60,7 @@ def main():
         scorer, vocab_size = make_scorer(name)
         random = np.random.default_rng(1)
         for length in arguments.contexts:
-            # With the start token a prompt of this many tokens, which needs no padding.
+            # With the start token, the prompt has this many tokens and needs no padding.
             context = random.integers(256, vocab_size, length - 1).astype(np.int32)
             prompt = Prompt(context, np.empty(0, np.int32))
             choices = list(

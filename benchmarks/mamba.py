@@ -121,7 +121,7 @@ def torch_trainer(module, logits_of):
 
 
 def of_transformers(sizes):
-    """Return of transformers' model what `ours` returns."""
+    """Return the same as `ours` for the model of transformers."""
     config = transformers.MambaConfig(
         vocab_size=sizes.vocab_size,
         hidden_size=sizes.width,
@@ -133,7 +133,7 @@ def of_transformers(sizes):
     def make_decoder(prompt):
         @torch.no_grad()
         def decode():
-            # The cache is changed in place, so that each decoding begins with a new one.
+            # Decoding changes the cache in place, so each decoding starts with a new cache.
             found = module(torch.from_numpy(prompt[:, :1]), use_cache=True)
             for _ in range(sizes.decoded):
                 token = found.logits[:, -1].argmax(-1, keepdim=True)
@@ -169,7 +169,7 @@ class MambapyModel(torch.nn.Module):
 
 
 def of_mambapy(sizes):
-    """Return of mambapy's model what `ours` returns."""
+    """Return the same as `ours` for the model of mambapy."""
     config = mambapy.MambaConfig(d_model=sizes.width, n_layers=sizes.layers, d_state=sizes.states)
     module = MambapyModel(config, sizes.vocab_size)
 

@@ -28,8 +28,8 @@ CALLS = 7
 
 _TRANSFORMERS = flags.DEFINE_string("transformers", "", "A Python that has torch and transformers.")
 
-# Each product of a chunk, by the axes of its operands (c and d: tokens, k: keys, v: values), and how often
-# it is made.
+# The products of a chunk, by the axes of their operands (c and d: tokens, k: keys, v: values), and their
+# counts.
 FORWARD = {"ck,dk->cd": 2, "cd,dv->cv": 2, "ck,kv->cv": 2, "ck,cv->kv": 1}
 BACKWARD = {
     "ck,dk->cd": 2,
@@ -41,7 +41,7 @@ BACKWARD = {
     "cv,kv->ck": 3,
     "cd,dk->ck": 4,
 }
-# Without beta nothing is solved.
+# Without beta there is no triangular system.
 SSD_FORWARD = {"ck,dk->cd": 1, "cd,dv->cv": 1, "ck,kv->cv": 1, "ck,cv->kv": 1}
 SSD_BACKWARD = {
     "ck,dk->cd": 1,

@@ -28,7 +28,7 @@ SHAPES = {
 
 
 def operation(name, array):
-    """Return a function of arrays, and these without values."""
+    """Return a function of arrays, and the shapes and dtypes of the arrays."""
     batch, length, heads, d_k, d_v = SHAPES[name]
     numbers, resets = array((batch, length, heads), jnp.float32), (array((batch, length), bool),) * 2
     values = array((batch, length, heads, d_v))

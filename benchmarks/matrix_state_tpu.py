@@ -63,7 +63,7 @@ def rows(topologies, names):
         text, bundles, least = compile_pass(topology, name, pass_name)
         (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
         loops = [loop.cycles for loop in tpu_programs.innermost_loops(bundles)]
-        # The loops of the one direction, then those of the other.
+        # The loops of one direction, then the loops of the other.
         half = len(loops) // 2
         cycles = max(sum(loops[:half]), sum(loops[half:]))
         flops = tpu.token_flops(chunk, d_k, d_v, has_beta, pass_name == "backward", passes=3) * chunk

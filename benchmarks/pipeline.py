@@ -57,7 +57,7 @@ def measure(text: TokenShards, mixture: Mixture, settings: RowSettings, seconds:
         first = (batch.positions == 0) & (batch.segment_ids > 0)
         arm_examples += np.bincount(batch.arm_ids[first], minlength=len(mixture.arms))
         arm_tokens += np.bincount(batch.arm_ids[batch.segment_ids > 0], minlength=len(mixture.arms))
-    # What is buffered at the end was drawn too, and is mostly long: long arms would seem too rare.
+    # The examples in the buffer count too: most are long, so long arms would seem too rare without them.
     for stream in batches._streams:
         for buffered in stream._buffer:
             arm_examples[buffered.example.arm] += 1

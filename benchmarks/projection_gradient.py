@@ -25,7 +25,7 @@ class Gates(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """Map [rows, length, features] to the same."""
+        """Map [rows, length, features] to the same shape."""
 
         def projected(name, x, features):
             shape = (x.shape[-1], features)

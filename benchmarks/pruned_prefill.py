@@ -33,7 +33,7 @@ from birdie_jax.pruning import PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows
 
 _VOCAB = 2304
-# Of a prompt of one row: the first token and the last.
+# The first and the last token of a prompt of one row.
 _PROTECTED = 2
 
 
@@ -52,7 +52,7 @@ class Program(NamedTuple):
 def prefill(
     model: LanguageModel, settings: PruningSettings, traced: bool, params, rows: PromptRows
 ) -> tuple:
-    """Read prompts; return what decoding takes, and the scores where layers only score."""
+    """Read prompts, and return the inputs of decoding, and the scores if layers only score."""
     cache = model.empty_cache(*rows.tokens.shape)
     hidden, cache, layers = pruned_hidden(
         model, params, rows, cache, settings, protected=_PROTECTED, traced=traced
@@ -62,7 +62,7 @@ def prefill(
 
 
 def seconds(function: Callable, *arguments) -> float:
-    """Return the seconds that a call takes until its results are there."""
+    """Return the seconds of a call until its results are ready."""
     start = time.perf_counter()
     jax.block_until_ready(function(*arguments))
     return time.perf_counter() - start
@@ -110,7 +110,7 @@ def measure(arguments: argparse.Namespace) -> list[tuple[str, float, float, floa
 def figures(
     programs: Sequence[Program], repeats: int, params, rows: PromptRows
 ) -> list[tuple[str, float, float, float, float]]:
-    """Return the figures of programs that are called in turns; the first is what ratios refer to."""
+    """Return the figures of programs that are called in turns; ratios are relative to the first."""
     for program in programs:
         seconds(program.compiled, params, rows)
     rounds = np.array(

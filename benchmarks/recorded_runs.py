@@ -106,7 +106,7 @@ def record(checkout: Path, workdir: Path) -> dict:
 
 
 def differences(before: dict, after: dict) -> list[str]:
-    """Return where two records differ, in words; empty if they are the same bit for bit."""
+    """Return the differences of two records in words; empty if they are equal bit for bit."""
     found = []
     for run in sorted(before.keys() | after.keys()):
         for part in ("metrics", "parameters"):

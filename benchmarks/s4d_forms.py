@@ -60,7 +60,7 @@ FORMS = ("toeplitz", "chunked", "fourier", "recurrent", "attention")
 
 
 class Cost(NamedTuple):
-    """What a form takes for each token of rows of a length.
+    """The cost of a form for each token in rows of a length.
 
     Attributes:
         length: the tokens of a row.
@@ -135,7 +135,7 @@ def step_programs(
 
 
 def left_out(space: StateSpace, u: jax.Array, reset: jax.Array, *, reverse: bool) -> jax.Array:
-    """Return what the layer is given."""
+    """Return the inputs of the layer."""
     del space, reset, reverse
     return u
 
@@ -153,7 +153,7 @@ def step_costs(layers: int, width: int, rows: int, repeats: int) -> None:
 
 
 def random_space(seed: int) -> StateSpace:
-    """Return a layer as it starts."""
+    """Return a layer with its initial parameters."""
     random = np.random.default_rng(seed)
     c = jnp.asarray(random.normal(size=(1, MODES)) + 1j * random.normal(size=(1, MODES)), jnp.complex64)
     a = jnp.asarray(eigenvalues("legs", MODES)[None], jnp.complex64)
@@ -191,7 +191,7 @@ def length_programs(
         "chunked": partial(both_directions, partial(chunked_product, chunk=CHUNK)),
         "fourier": partial(both_directions, without_resets),
     }
-    # Their matrices of a row have length^2 numbers.
+    # The matrices of these forms have length^2 numbers per row.
     if length <= 4096:
         losses["toeplitz"] = partial(both_directions, toeplitz_product)
         losses["attention"] = attention
@@ -219,7 +219,7 @@ def length_costs(
         found, operands = length_programs(length, features, rows, names, forward=forward)
         programs |= {(length, name): program for name, program in found.items()}
         arguments |= {(length, name): operands for name in found}
-    # All lengths in turns too: a machine is not as fast in one minute as in the next.
+    # Time all lengths in turns too, because the speed of a machine varies from minute to minute.
     seconds = least_seconds(programs, arguments, repeats)
     for (length, name), program in programs.items():
         rows = max(tokens // length, 1)

@@ -42,7 +42,7 @@ def first_token(generator: Generator, prompt: Prompt, state: SavedState | None):
 
 
 def token_seconds(generator: Generator, prompt: Prompt, state: SavedState, tokens: int) -> float:
-    """Return the seconds that each token of the decode loop takes."""
+    """Return the seconds per token of the decode loop."""
     before = generator.times.decode_seconds
     list(generator.generate_chunks([prompt], [tokens + 1], [0], states=[state]))
     return (generator.times.decode_seconds - before) / tokens

@@ -104,7 +104,7 @@ def plan(case: Case, folder: Path) -> dict:
 
 
 def print_tables(results: dict[str, dict]) -> None:
-    """Print the tables of the plans that are there."""
+    """Print the tables of the finished plans."""
     columns = "topology mesh rows length fits GiB TFLOP HBM-GB sent-GB products-ms memory-ms links-ms"
     for table in dict.fromkeys(case.table for case in cases()):
         print(f"\n{table}:\n")
@@ -148,7 +148,7 @@ def row(case: Case, found: dict) -> str:
 
 
 def main() -> None:
-    """Make the missing plans, and print the tables."""
+    """Compute the missing plans, and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -57,7 +57,7 @@ def compiled_rows(dumps):
                 chunks = choose_chunks(shape, "both")
                 plan = make_grid(block, block, "both", streams=streams, chunks=chunks, interpret=None)
                 item, elements = jnp.dtype(dtype).itemsize, batch * length * channels
-                # Beside the operands the flags are read, and backward a row of each chunk of h again.
+                # In addition to the operands, a pass reads the flags, backward also a row of each h chunk.
                 flags = 2 * batch * length // 32 * plan.channels * 4
                 again = elements * item // plan.rows if streams == 3 else 0
                 yield {
@@ -91,7 +91,7 @@ def chains(forward, backward):
 
 
 def kernel(chunks):
-    """Return the chains of the kernel with a number of time chunks; None = the number of its own rule."""
+    """Return the chains of the kernel with a number of time chunks; None uses the rule of the kernel."""
 
     def forward(a, x):
         h0 = jnp.zeros((a.shape[0], a.shape[2]), jnp.float32)

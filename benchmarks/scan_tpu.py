@@ -27,8 +27,8 @@ from pallas_kernels.gated_scan import tpu as gated_tpu
 from pallas_kernels.gated_scan.cell import GatedScanInputs
 from pallas_kernels.linear_scan import tpu, tpu_call, tpu_chunks
 
-# Bytes a second of a chip's memory, cycles a second of a core, cores (Google Cloud's TPU pages; the clock
-# follows from the peak matrix rate).
+# Bytes per second of a chip's memory, cycles per second of a core, cores (Google Cloud's TPU pages; the
+# clock follows from the peak matrix rate).
 CHIPS = {
     "v4:2x2x1": (1.228e12, 1.05e9, 2),
     "v5e:2x2": (0.819e12, 1.5e9, 1),
@@ -67,7 +67,7 @@ def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, i
 
 
 def compile_ours(topology, shape, dtype, pass_name, *, direction="both", with_resets=True):
-    """Return moved bytes and copies, and elements a cycle, of our kernel."""
+    """Return moved bytes and copies, and elements per cycle, of our kernel."""
     array = tpu_programs.abstract(topology)
     batch, length, channels = shape
     block, state = array(shape, dtype), array((batch, channels), jnp.float32)
@@ -99,7 +99,7 @@ def gated_accesses(cell):
 
 
 def compile_gated(cell, topology, shape, dtype, pass_name):
-    """Return moved bytes and copies, and elements a cycle, of a cell's kernel."""
+    """Return moved bytes and copies, and elements per cycle, of a cell's kernel."""
     array = tpu_programs.abstract(topology)
     batch, length, channels = shape
     block, state = array(shape, dtype), array((batch, channels), jnp.float32)
@@ -161,7 +161,7 @@ def associative_scan(a, x):
 
 
 def others():
-    """Yield (name, scan) of the implementations beside ours."""
+    """Yield (name, scan) of the other implementations."""
     if importlib.util.find_spec("recurrentgemma"):
         common = importlib.import_module("recurrentgemma.common")
         scan = importlib.import_module("recurrentgemma.jax.scan")
@@ -214,7 +214,7 @@ def rows(topologies, beside, cells):
 
 
 def columns(row):
-    """Return the row as the table shows it."""
+    """Format a row of the table."""
     shown = [row[name] for name in ("chip", "type", "shape", "pass", "implementation")]
     if "failure" in row:
         return [*shown, f"does not compile: {row['failure']}", "", "", ""]

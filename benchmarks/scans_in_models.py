@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Iterator
 from unittest import mock
 
-# The packages carry functions of the same names.
+# The packages have functions of the same names.
 _gated_scan = importlib.import_module("pallas_kernels.gated_scan.gated_scan")
 
 SCANS = {
@@ -23,7 +23,7 @@ def product(a, x, **options):
 
 @contextlib.contextmanager
 def scan_replaced(scan: str) -> Iterator[str]:
-    """Let models that are traced inside have that one of `SCANS`; yield their `scan_implementation`."""
+    """Make models traced in this context use one of `SCANS`, and yield their `scan_implementation`."""
     with contextlib.ExitStack() as replaced:
         if scan == "product":
             for operation in ("linear_scan", "bidirectional_scan"):

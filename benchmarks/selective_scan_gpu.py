@@ -28,7 +28,7 @@ ACCESSES = {"forward": 4, "backward": 7}
 
 
 def inputs_of(array, dtype):
-    """Return the arguments of a pass, by the function (shape, type) -> array."""
+    """Return the arguments of a pass, made by a function (shape, dtype) -> array."""
     batch, length, channels = SHAPE
     block, columns = array(SHAPE, dtype), array((batch, length, STATES), dtype)
     vector, state = array((channels,), jnp.float32), array((batch, STATES, channels), jnp.float32)

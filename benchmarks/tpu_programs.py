@@ -66,7 +66,7 @@ def moved_bytes(text: str) -> int:
 
 
 def full_copies(text: str, array_bytes: int) -> int:
-    """Return the number of copies, transposes, fusions and the like of whole operands: all but kernels."""
+    """Return the number of instructions on whole operands that are not kernels, such as copies."""
     return sum(
         opcode != "custom-call" and max(sizes) >= array_bytes for opcode, sizes in _entry_instructions(text)
     )
@@ -98,7 +98,7 @@ class Loop(NamedTuple):
 
 
 def innermost_loops(bundles: str) -> list[Loop]:
-    """Return every loop inside the loop over the grid, but what is in a loop inside it."""
+    """Return every loop inside the loop over the grid, without the instructions of loops inside it."""
     loops: list[list[int]] = []
     current: list[int] | None = None
     for line in bundles.splitlines():
@@ -117,7 +117,7 @@ def innermost_loops(bundles: str) -> list[Loop]:
     return [Loop(*counts) for _, *counts in loops]
 
 
-# Of a core's vector unit: no bundle has more of the operations of `_takes_a_slot`.
+# The slots of a core's vector unit: the most `_takes_a_slot` operations in a bundle.
 VECTOR_SLOTS = {"v4": 2, "v5e": 4, "v5p": 4, "v6e": 4}
 _TAKES_NO_SLOT = (
     "vld",

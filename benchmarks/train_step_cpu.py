@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 
-# Without the first three: as before they were made.
+# Without the first three: the state before these optimizations.
 FORMS = {
     "now": (),
     "memory given back": ("memory",),
@@ -31,7 +31,7 @@ MODELS = {
     "5M": (6, 192, 384, 384, 8, 4096),
 }
 LENGTH = 256
-# Those of the study of encoders, as they are pre-trained there.
+# The models of the study of encoders, with its pre-training.
 ENCODERS = ("bigs", "stack_ssm", "gated_attention", "stack_attention")
 # Of 128 tokens, a rounded 15 %.
 HIDDEN_TOKENS = 19
@@ -93,7 +93,7 @@ def start(model, form, steps):
 
 
 def work(model, form, steps):
-    """Compile a step, then take `steps` of them for every line of standard input."""
+    """Compile a step, then run `steps` steps for every line of standard input."""
     from birdie_jax.host_memory import keep_freed_memory
 
     without = FORMS[form]
@@ -145,7 +145,7 @@ def make(model):
 
 
 def encoder(model):
-    """Return the configuration of a cell of the study of encoders, and what makes a batch of whole rows."""
+    """Return the configuration of a cell of the study of encoders, and a function that makes whole rows."""
     import numpy as np
 
     from birdie_jax.batch import Batch
@@ -167,7 +167,7 @@ def encoder(model):
 
 
 def language_model(model):
-    """Return the configuration of a model, and what makes a batch of two samples a row."""
+    """Return the configuration of a model, and a function that makes batches with two samples per row."""
     import numpy as np
 
     from birdie_jax.batch import Batch

@@ -45,7 +45,7 @@ def measure(options):
     rows, length = options.rows, config.batching.length
     rng = np.random.default_rng(0)
     tokens = rng.integers(NUM_SPECIAL_TOKENS, config.data.vocab_size, (rows, length)).astype(np.int32)
-    # Two samples a row, the first half of each its context.
+    # Two samples per row; the first half of each is its context.
     positions = np.tile(np.arange(length // 2, dtype=np.int32), (rows, 2))
     segments = np.repeat(np.array([[1, 2]], np.int32), length // 2, axis=1).repeat(rows, axis=0)
     is_context = positions < length // 4

@@ -80,7 +80,7 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
                 .compile()
             )
     except jax.errors.JaxRuntimeError as error:
-        # The TPU compiler refuses what does not fit; the bytes that it needs are in its message.
+        # The TPU compiler refuses programs that do not fit; its message has the bytes that they need.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         print(f"{row}| does not fit: {str(error).splitlines()[0]}", flush=True)
