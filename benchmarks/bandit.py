@@ -1,19 +1,18 @@
-"""Tests the bandit on a synthetic problem, and measures a decision at the paper's size.
+"""Test the bandit on a synthetic problem, and measure a decision at the paper's size.
 
     python benchmarks/bandit.py [--plot=bandit.png]
     python benchmarks/bandit.py --priors
 
-First, compares the policies birdie and uniform on six arms whose losses all fall in proportion to the
-probability of one of them. The fall is large (15 % per decision at probability 1), because the reward is
-cubic. Then measures the time of `observe` (200 updates of the critic on the whole history) and of `propose`
-(8192 candidates) with 104 arms in 7 classes over 64 decisions. Uses both critics; takes under two minutes
-on two CPU cores.
+The first command compares the policies birdie and uniform on six arms. The losses of all arms fall in
+proportion to the probability of one arm. They fall by 15 % per decision at probability 1, because the reward
+is cubic. The command then measures the time of `observe` (200 updates of the critic on the whole history)
+and of `propose` (8192 candidates) with 104 arms in 7 classes over 64 decisions. It uses both critics and
+takes under two minutes on two CPU cores.
 
-With --priors, instead compares both settings of `bandit.candidate_prior` at 104 arms in the classes of the
-birdie mixture, with a smaller critic. Every arm's loss falls in proportion to the probability of the
-rewarding part: a class of 16 arms, a class of one arm, or one arm of the class of 54. Prints the
-probability of that part in the last third of all proposals (those made where the bandit does not explore).
-Takes four minutes.
+--priors compares both settings of `bandit.candidate_prior` instead, at 104 arms in the classes of the birdie
+mixture, with a smaller critic. The losses of all arms fall in proportion to the probability of the rewarding
+part: a class of 16 arms, a class of one arm, or one arm of the class of 54. The command prints the
+probability of that part in the last third of all proposals that do not explore. It takes four minutes.
 """
 
 import time
@@ -33,13 +32,14 @@ _PRIORS = flags.DEFINE_bool("priors", False, "Compare the candidate priors at 10
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of each case of --priors.")
 
 ARMS, DECISIONS, REWARDING = 6, 40, 4
-# Arms of each class of the birdie mixture, from span corruption to causal LM; each class has weight 1/7.
+# The number of arms in each class of the birdie mixture, from span corruption to causal LM. The weight of
+# each class is 1/7.
 PAPER_CLASSES = (26, 54, 2, 4, 16, 1, 1)
 PAPER_GROUPS = np.repeat(np.arange(len(PAPER_CLASSES)), PAPER_CLASSES)
 PAPER_WEIGHTS = 1 / np.array(PAPER_CLASSES)[PAPER_GROUPS]
 
-# What rewards -> its arms, and the share of the loss that falls at probability 1. A single arm of 54 seldom
-# gets more than a twentieth: its effect must be stronger to stand out at all in a cubic reward.
+# The rewarding part -> its arms, and the relative fall of the loss at probability 1. A single arm of 54
+# seldom has a probability above 1/20, so it needs a stronger effect to show in a cubic reward.
 PRIOR_CASES = {
     "the class of 16 arms": (PAPER_GROUPS == 4, 0.15),
     "a class of one arm": (PAPER_GROUPS == 5, 0.15),
@@ -94,7 +94,7 @@ def synthetic_problem(seeds: range = range(5)) -> dict[str, np.ndarray]:
 
 
 def prior_run(prior: str, case: str, seed: int) -> np.ndarray:
-    """Return the probability of the rewarding arms in each of the last decisions' proposals."""
+    """Return the probability of the rewarding part in each of the last proposals."""
     rewards, fall = PRIOR_CASES[case]
     config = BanditConfig(
         policy="birdie",

@@ -1,13 +1,17 @@
-"""Measures how long a checkpoint stops the loop, on a disk and in a bucket some milliseconds away.
+"""Measure how long a checkpoint stops the training loop, on a disk and in a bucket with a delay.
 
     JAX_PLATFORMS=cpu python -m benchmarks.bucket_checkpoints [--delay=0.05] [--checkpoints=5]
 
-Prints means over the checkpoints after the first: the seconds that the loop waits for the preceding upload
-of metrics, for saving itself, and for checking for failure ten times a second during the write; the CPU
-time of the process for all of it; and the seconds until the checkpoint is complete. The state is small:
-copying a large one off the devices takes the same time in both. The store is a server on loopback behind a
-proxy that delays each request by --delay seconds. These are waits, so other programs on the machine disturb
-them less than durations of steps.
+The script prints means over the checkpoints after the first:
+
+- the seconds that the loop waits for the preceding upload of metrics, for the save itself, and for ten checks
+  per second for a failed write;
+- the CPU time of the process;
+- the seconds until the checkpoint is complete.
+
+The state is small, because copying a large state off the devices takes the same time in both cases. The
+store is a server on loopback behind a proxy that delays each request by --delay seconds. Other programs on
+the machine disturb these waits less than the durations of steps.
 """
 
 import contextlib
@@ -65,7 +69,7 @@ def _measure(root: str) -> list[tuple[float, ...]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure both kinds, and print."""
+    """Measure checkpoints on a disk and in a bucket, and print the results."""
     del arguments
     logging.set_verbosity(logging.WARNING)
     with contextlib.ExitStack() as stack:

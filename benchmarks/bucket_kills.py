@@ -1,17 +1,19 @@
-"""Kills runs in a bucket at random instants, and compares their results with a run on a disk.
+"""Kill runs in a bucket at random moments, and compare their results with a run on a disk.
 
     JAX_PLATFORMS=cpu python -m benchmarks.bucket_kills --output=kills.jsonl [--kills=100] [--seed=0]
 
-Workdir and text are `gs://` URLs of a server on loopback; a proxy in front of it records every request. A
-run is started and killed by SIGKILL up to --kills_a_run times, each time at a moment drawn uniformly from
-an undisturbed run: while it starts, compiles, trains, saves or ends. The moment is in CPU time of the
-process, because a shared machine is slower at times, plus some tenths of a second for waits without CPU
-time. Then the run ends undisturbed. Its checkpoint must equal that of the run on a disk bit for bit, and
-its metrics must be equal except for clocks. No request may be about an object outside of the run and its
-text. Every other run reads its text record by record, without copying the shards first.
+The workdir and the text are `gs://` URLs of a server on loopback. A proxy in front of the server records
+every request. The script starts a run and kills it by SIGKILL up to --kills_a_run times. It draws each
+moment uniformly from an undisturbed run: the run can be starting, compiling, training, saving or ending. A
+moment is a CPU time of the process, because a shared machine is sometimes slower, plus some tenths of a
+second, to reach moments without CPU time.
 
-Each run is a line of --output. A restarted command continues after the recorded runs. It ends with status 1
-if a run differs.
+Then the script lets the run end. The checkpoint must equal that of the run on a disk bit for bit. The metrics
+must be equal except for clocks. No request may name an object outside of the run and its text. Every other
+run reads its text record by record, without copying the shards first.
+
+Each run is a line of --output. If you restart the command, it continues after the recorded runs. The exit
+status is 1 if a run differs.
 """
 
 import collections
@@ -58,14 +60,14 @@ _TEXT = "prepared"
 
 
 class _Moment(NamedTuple):
-    """The moment when a process is killed: a CPU time, and a wait after it."""
+    """The moment of a kill: a CPU time of the process, and a wait after it."""
 
     cpu_seconds: float
     wait_seconds: float
 
 
 class _Starts:
-    """Starts of training in separate processes, with a shared folder of compiled programs."""
+    """Starts of training in separate processes, which share a folder of compiled programs."""
 
     def __init__(self, folder: Path, environment: dict[str, str]):
         self._folder = folder
@@ -79,7 +81,7 @@ class _Starts:
         self._count = 0
 
     def train(self, workdir: str, text: str, *, mirrored: bool, kill: _Moment | None) -> dict[str, Any]:
-        """Train until the end or the kill; return how long it took, its end and the last step shown."""
+        """Train until the end or the kill, and return the duration, the kind of end and the last printed step."""
         command = [
             *(sys.executable, "-m", "birdie_jax.train", f"--config={CONFIG}", f"--workdir={workdir}"),
             *(f"--config.data.prepared={text}", f"--config.data.mirror_gib={64 if mirrored else 0}"),
@@ -129,7 +131,7 @@ def _differences(found: Path, expected: Path) -> list[str]:
 def _kill_and_end(
     number: int, moments: Sequence[_Moment], starts: _Starts, proxy: FailingProxy, expected: Path
 ) -> dict[str, Any]:
-    """Do one run that is killed at a moment of each start, and return its record."""
+    """Kill the starts of one run at their moments, let the run end, and return its record."""
     from birdie_jax.storage.workdir import Workdir
 
     workdir = Workdir(f"gs://{BUCKET}/runs/{number:04d}")
@@ -186,7 +188,7 @@ def _summary(runs: list[dict[str, Any]], duration: float) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Do the run on a disk, an undisturbed one for its duration, and then kill."""
+    """Train on a disk, train undisturbed in the bucket for the duration, and then kill runs."""
     del arguments
     from birdie_jax.storage import upload
     from birdie_jax.storage.object_store import make_path

@@ -1,17 +1,17 @@
-"""Measures how much longer a train step takes with the workdir in a bucket.
+"""Measure how much longer a train step takes with the workdir in a bucket.
 
     JAX_PLATFORMS=cpu python -m benchmarks.bucket_steps [--rounds=3] [--steps=600] [--delay=0.05]
 
-A round is a run on a disk and a run with a `gs://` workdir; the order alternates. The cadences are the
-defaults: a line of metrics every 10 steps, a checkpoint every 500, the lease every 10 seconds, metrics
-every 30, TensorBoard every 120. Training has its own core, --train_core, and the store's server
---server_core, because a remote store would not compute here. A proxy delays each request by --delay
-seconds.
+A round is a run on a disk and a run with a `gs://` workdir, in alternating order. The runs use the default
+cadences: a line of metrics every 10 steps, a checkpoint every 500 steps, the lease every 10 seconds, metrics
+every 30 seconds, TensorBoard every 120 seconds. Training runs on the core --train_core. The store's server
+runs on --server_core, because a remote store would not use this machine's processor. A proxy delays each
+request by --delay seconds.
 
-The benchmark compares the mean duration of a step from the second line of metrics on, including checkpoints
-but not compilation, and the median over lines, which excludes a few slow ones. It prints both for each
-round, their ratios, the mean ratios and their standard errors. To show the effect of the machine alone, it
-also prints the ratios of consecutive runs on the disk.
+The script compares two durations of a step: the mean from the second line of metrics on, which includes
+checkpoints but not compilation, and the median over lines, which excludes a few slow ones. It prints both for
+each round, their ratios, the mean ratios and the standard errors. It also prints the ratios of consecutive
+runs on the disk, which show the noise of the machine.
 """
 
 import contextlib
@@ -68,14 +68,14 @@ def _train(workdir: str, corpus: Path) -> None:
 
 
 class _Durations(NamedTuple):
-    """Durations of a train step in a run, in milliseconds."""
+    """Durations of a train step of one run, in milliseconds."""
 
     mean: float
     median: float
 
 
 def _step_durations(workdir: Path) -> _Durations:
-    """Return the mean and the median over the lines of metrics after the first."""
+    """Return the mean and the median over the lines of metrics, without the first."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     milliseconds = [1000 * line["step_seconds"] for line in lines if "step_seconds" in line][1:]
     return _Durations(statistics.mean(milliseconds), statistics.median(milliseconds))
@@ -101,12 +101,12 @@ def _print_ratios(name: str, bucket: list[float], disk: list[float]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure round by round, and print."""
+    """Measure all rounds, and print the results."""
     del arguments
     logging.set_verbosity(logging.WARNING)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        # Server and proxy inherit the core of this process.
+        # The server and the proxy inherit the core of this process.
         os.sched_setaffinity(0, {_SERVER_CORE.value})
         port = free_port()
         server = stack.enter_context(run_gcs_server(folder, f"127.0.0.1:{port}"))

@@ -1,10 +1,10 @@
-"""Measures how long batches wait for text: on a disk, in a slow bucket, and in copies of a bucket's shards.
+"""Measure how long batches wait for text: on a disk, in a slow bucket, and in copies of a bucket's shards.
 
     python -m benchmarks.bucket_text [--seconds=0.05] [--rows=32] [--length=2048] [--batches=20]
 
-For each, prints the seconds until the first batch, and the mean and the longest wait for each next batch
-during a training step of --step_seconds. The bucket is a server on loopback behind a proxy that delays each
-request.
+For each case, the script prints the seconds until the first batch, and the mean and the longest wait for a
+later batch. A train step of --step_seconds precedes each later batch. The bucket is a server on loopback
+behind a proxy that delays each request.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def _measure(name: str, place: str, mirror_gib: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Prepare the standard library, put it into the bucket, and measure."""
+    """Prepare the standard library as text, upload it to the bucket, and measure."""
     del arguments
     from birdie_jax.storage.object_store import file_system
     from birdie_jax.text import prepare

@@ -4,16 +4,17 @@
     python -m benchmarks.faults --results=faults.jsonl --table
     python -m benchmarks.faults --bugs
 
-A case disturbs one or two starts of a program and then starts it until it ends. It compares the results
-with those of an undisturbed run: every array of every checkpoint, the metrics except clocks, and the other
-files. Between the starts it checks that every checkpoint and finished shard still exists. A start that
-stops must print one line that names the cause. A case is a function of its kind, its number and the seed;
-its result is one line of --results. A restarted command continues after the recorded cases. It ends with
-status 1 if a case shows a fault.
+A case disturbs one or two starts of a program, then starts the program until it ends. The case compares the
+results with those of an undisturbed run: every array of every checkpoint, the metrics except clocks, and the
+other files. Between the starts, it checks that every checkpoint and finished shard still exists. A start that
+stops must print one line that names the cause.
 
-Programs run in forks of a process that has imported them, on a layer of the C library that counts their
-file operations (benchmarks/fault_kinds/layer.c); `cc` compiles it. --bugs puts three bugs into the
-programs, one after another, and ends with status 1 unless a case detects each.
+A case depends only on its kind, its number and the seed. Its result is one line of --results. If you restart
+the command, it continues after the recorded cases. The exit status is 1 if a case shows a fault.
+
+Programs run in forks of a process that has imported them. A layer over the C library
+(benchmarks/fault_kinds/layer.c, compiled by `cc`) counts their file operations. --bugs puts three bugs into
+the programs, one after another. Its exit status is 1 unless a case detects each bug.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def _read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def _open_cases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Yield the cases that have no result yet, with the kinds in turn."""
+    """Yield the cases without a result, in turns of all kinds."""
     cases = _read_results(options.results)
     done = {(case["kind"], case["number"]) for case in cases if case["seed"] == options.seed}
     for number in range(options.cases):
@@ -59,7 +60,7 @@ def _in_words(kind: str, number: int, case: dict[str, Any]) -> str:
 
 
 def table(cases: list[dict[str, Any]]) -> str:
-    """Return the results as a Markdown table, a row for each kind."""
+    """Return the results as a Markdown table with a row for each kind."""
     rows = [
         "| what | cases | disturbed starts | stopped with one line | other ends | bits different | "
         "checkpoints lost | tracebacks | unclear ends | hours | command |",
@@ -88,7 +89,7 @@ def table(cases: list[dict[str, Any]]) -> str:
 
 
 def flip_table(cases: list[dict[str, Any]]) -> str:
-    """Return the results of flipped bits as a Markdown table, with a row for each kind of file."""
+    """Return the verdicts on flipped bits as a Markdown table with a row for each kind of file."""
     verdicts = ("refused", "set aside", "ended", "not noticed")
     rows = [f"| where | file | {' | '.join(verdicts)} |", f"|---|---|{'---|' * len(verdicts)}"]
     flipped = [case for case in cases if "file" in case]
@@ -100,14 +101,14 @@ def flip_table(cases: list[dict[str, Any]]) -> str:
 
 
 def _disturbed_starts(case: dict[str, Any]) -> int:
-    """Return the number of starts of a case that were killed, stopped or had a fault."""
+    """Return the number of starts of a case that were killed, stopped or met a fault."""
     if "verdict" in case:
         return 1
     return sum("disturbed" in start or start["status"] not in (0, 1, 2) for start in case["starts"])
 
 
 def _run(folder: Path, options: argparse.Namespace) -> int:
-    """Play the cases that have no result yet, and return the exit status."""
+    """Play the cases without a result, and return the exit status."""
     from benchmarks.fault_kinds.campaign import Campaign
 
     campaign = Campaign(folder, options.seed)
@@ -124,7 +125,7 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _find_bugs(folder: Path, options: argparse.Namespace) -> int:
-    """Play cases with each bug until one detects it, and return the exit status."""
+    """Play cases with each bug until a case detects it, and return the exit status."""
     from benchmarks.fault_kinds.bugs import BUGS
     from benchmarks.fault_kinds.campaign import Campaign
 
@@ -161,7 +162,7 @@ def _parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the campaign with the given flags."""
+    """Run the command that the flags choose."""
     options = _parse_options()
     if options.table:
         cases = _read_results(options.results)

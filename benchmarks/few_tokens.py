@@ -1,8 +1,9 @@
-"""Products of few tokens by kernels on a CPU: `taskset -c 0 python -m benchmarks.few_tokens`.
+"""Products of few tokens and kernels on a CPU: `taskset -c 0 python -m benchmarks.few_tokens`.
 
-Prints the microseconds of a product in a loop over 40 tokens and six pairs of kernels, in float32 or
---dtype: with the rows on the left, as usual, and with the kernel on the left, transposed before the loop,
-as decoding does for `FEW_TOKENS` rows. Forms take turns; the best of five counts.
+The script prints the microseconds of a product in a loop over 40 tokens and six pairs of kernels, in float32
+or --dtype. It compares two forms: the usual one with the rows on the left, and one with the kernel on the
+left, transposed before the loop, as decoding does for `FEW_TOKENS` rows. The forms take turns. The result is
+the best of five times.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from functools import partial
 
 from birdie_jax.host_memory import keep_freed_memory
 
-# Before JAX has memory: see keep_freed_memory.
+# This must run before JAX allocates memory. See keep_freed_memory.
 keep_freed_memory()
 
 import jax  # noqa: E402
@@ -23,7 +24,7 @@ WIDTHS, PAIRS, TOKENS, ROUNDS = ((256, 256), (256, 768), (256, 4096)), 6, 40, 5
 
 
 def rows_first(x, kernel):
-    """Return the usual product."""
+    """Return the usual product, with the rows on the left."""
     return x @ kernel
 
 

@@ -1,17 +1,17 @@
-"""Fuzzes the program: each input is refused in one line before any compilation, or is handled correctly.
+"""Fuzz the program: it must refuse each input in one line before any compilation, or handle it correctly.
 
     JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz [--kind=config] [--cases=10000] [--seed=0]
     JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz --case=document:17
     JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz --table
 
-A case is a function of its kind and its seed. It changes valid input and passes it to the program in a
-separate process, with limits on time and memory. The program must either refuse the input with one line
-that names the field or the file, or accept it. After acceptance, an independent reader must return the same
-result, or a verb must reach the compilation of its work, where the case ends. Anything else is a finding: a
-traceback, another result, several lines, a limit, the end of the process.
+A case depends only on its kind and its seed. It changes valid input and passes it to the program in a
+separate process, with limits on time and memory. The program must either refuse the input with one line that
+names the field or the file, or accept it. If the program accepts the input, an independent reader must return
+the same result, or a verb must reach the compilation of its work, where the case ends. Anything else is a
+finding: a traceback, another result, several lines, a limit, the end of the process.
 
-Each case is a line of RESULTS/results.jsonl; a restarted command runs the missing cases. --again repeats
-the findings; the last line of a case counts. The exit status is 1 if there is a finding.
+Each case is a line of RESULTS/results.jsonl. If you restart the command, it runs the missing cases. --again
+repeats the findings; the last line of a case counts. The exit status is 1 if there is a finding.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def make_case(kind: str, *arguments):
 
 
 def read_results(path: Path) -> dict[tuple[str, int], Outcome]:
-    """Return the last outcome of each case in a file of results."""
+    """Read a file of results, and return the last outcome of each case."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         outcome = Outcome(**json.loads(line))
@@ -70,7 +70,7 @@ def read_results(path: Path) -> dict[tuple[str, int], Outcome]:
 
 
 def table(results: Mapping[tuple[str, int], Outcome]) -> Iterator[str]:
-    """Yield the lines of a Markdown table of results, a row for each kind."""
+    """Yield the lines of a Markdown table of results, with a row for each kind."""
     columns = (*PASSED, *(name for name in FINDINGS if name != "generator"))
     yield "| kind | cases | " + " | ".join(columns) + " | hours | command |"
     yield "|" + "---|" * (len(columns) + 4)

@@ -1,8 +1,8 @@
 """Time of prefill and of a decoded token after short and long contexts: `python -m benchmarks.generation`.
 
-Rows prefill a random context of each length, then decode greedily. Lengths take turns within a round, so
-other load on the machine affects all of them; the table has medians over the rounds. A contestant is a name
-and three functions, which another implementation must supply for comparison.
+Rows prefill a random context of each length, then decode greedily. The lengths take turns within a round, so
+other load on the machine affects all of them. The table has medians over the rounds. A contestant is a name
+and three functions; another implementation must supply them for a comparison.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def random_parameters(model):
 
 
 def birdie(config: ModelConfig, vocab_size: int, rows: int, tokens: int) -> Contestant:
-    """Return a model of this package with random parameters; no token ends an answer."""
+    """Return a model of this package with random parameters. Its answers have no stop token."""
     model = build_model(config, vocab_size)
     settings = DecodeSettings(model, GREEDY, tokens, tokens + 1)
     params = cast_parameters(random_parameters(model), parameter_policies(model))
@@ -75,7 +75,7 @@ def birdie(config: ModelConfig, vocab_size: int, rows: int, tokens: int) -> Cont
 
 
 def seconds(function, argument):
-    """Return the function's result, and the seconds until it was ready."""
+    """Run a function, and return its result and the seconds until it was ready."""
     start = time.perf_counter()
     result = jax.block_until_ready(function(argument))
     return result, time.perf_counter() - start
@@ -96,7 +96,7 @@ def measure(contestant, contexts, rounds):
 
 
 def report(contestant, arguments):
-    """Print a line of the table for each length."""
+    """Print the table, with a line for each length."""
     lengths, rows, tokens = arguments.contexts, arguments.rows, arguments.tokens
     vocab_size, rounds = arguments.vocab_size, arguments.rounds
     random = np.random.default_rng(1)

@@ -1,7 +1,7 @@
 """Programs compiled for an absent H200, the assembler's report on them, and times on a GPU.
 
-The compilers must be installed: jax-cuda13-pjrt, jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of
-JAX's version (launch/compilers.sh).
+You must install the compilers (launch/compilers.sh): jax-cuda13-pjrt, jax-cuda13-plugin, nvidia-cuda-nvcc and
+nvidia-nvvm in the versions of JAX.
 """
 
 import os
@@ -23,12 +23,12 @@ _MAX_SECONDS = 0.5
 
 
 class CompiledKernel(NamedTuple):
-    """What is known of a program with one Mosaic kernel.
+    """The costs of a program with one Mosaic kernel.
 
     Attributes:
         report: registers per thread, spilled bytes, and KiB of shared memory of the kernel.
-        temporary_bytes: the memory that the program needs beside its arguments and results.
-        seconds: the seconds that the compiler took.
+        temporary_bytes: the memory that the program needs in addition to its arguments and results.
+        seconds: the duration of compilation, in seconds.
     """
 
     report: dict[str, float]
@@ -46,7 +46,7 @@ def abstract_arrays() -> Callable[..., jax.ShapeDtypeStruct]:
 
 
 def dump_to(folder: str) -> None:
-    """Make the compiler write its reports to `folder`; call this before a compilation."""
+    """Make the compiler write its reports to `folder`. Call this before the first compilation."""
     os.environ |= {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTXAS": "1"}
 
 
@@ -54,12 +54,12 @@ def compile_kernel(dumps: str, function: Callable[..., Any], *arguments: Any) ->
     """Compile a function with a kernel for the device of its arguments.
 
     Args:
-        dumps: the folder of `dump_to`.
+        dumps: the folder that `dump_to` received.
         function: the function.
-        arguments: its arguments, of `abstract_arrays`.
+        arguments: its arguments, made by `abstract_arrays`.
 
     Raises:
-        RuntimeError: there is no kernel in the program, or the compiler does not state its memory.
+        RuntimeError: the program has no kernel, or the compiler does not report its memory.
         ValueError: the report is not in the format of this version of ptxas.
     """
     begin = time.monotonic()
@@ -74,7 +74,7 @@ def compile_kernel(dumps: str, function: Callable[..., Any], *arguments: Any) ->
 
 
 def assembler_report(dumps: Path) -> dict[str, float]:
-    """Return registers per thread, spilled bytes and KiB of shared memory of the kernel compiled last.
+    """Return registers per thread, spilled bytes and KiB of shared memory of the last compiled kernel.
 
     Raises:
         ValueError: the report is not in the format of this version of ptxas.
@@ -94,7 +94,7 @@ def assembler_report(dumps: Path) -> dict[str, float]:
 
 
 def seconds_of(run: Callable[..., Any], *arguments: Any, calls: int = 1) -> float:
-    """Return the best seconds of one of the `calls` in `run`; runs are dispatched without waiting."""
+    """Return the best time per call, in seconds, of a `run` of `calls` calls, dispatched without waiting."""
 
     def timed(repeats):
         begin = time.perf_counter()
@@ -110,7 +110,7 @@ def seconds_of(run: Callable[..., Any], *arguments: Any, calls: int = 1) -> floa
 
 
 def copy_bandwidth() -> float:
-    """Return the bytes per second, read and written, of a pass over a GiB."""
+    """Return the bandwidth of a copy of a GiB: bytes read and written per second."""
     ones = jnp.ones(2**28, jnp.float32)
     return 2 * ones.nbytes / seconds_of(jax.jit(lambda x: x + 1), ones)
 
