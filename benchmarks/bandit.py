@@ -4,15 +4,16 @@
     python benchmarks/bandit.py --priors
 
 The first command compares the policies birdie and uniform on six arms. The losses of all arms fall in
-proportion to the probability of one arm. They fall by 15 % per decision at probability 1, because the reward
-is cubic. The command then measures the time of `observe` (200 updates of the critic on the whole history)
-and of `propose` (8192 candidates) with 104 arms in 7 classes over 64 decisions. It uses both critics and
-takes under two minutes on two CPU cores.
+proportion to the probability of one arm. They fall by 15 % per decision at probability 1, because the
+reward is cubic. The command then measures the time of `observe` (200 updates of the critic on the whole
+history) and of `propose` (8192 candidates) with 104 arms in 7 classes over 64 decisions. It uses both
+critics and takes under two minutes on two CPU cores.
 
---priors compares both settings of `bandit.candidate_prior` instead, at 104 arms in the classes of the birdie
-mixture, with a smaller critic. The losses of all arms fall in proportion to the probability of the rewarding
-part: a class of 16 arms, a class of one arm, or one arm of the class of 54. The command prints the
-probability of that part in the last third of all proposals that do not explore. It takes four minutes.
+--priors compares both settings of `bandit.candidate_prior` instead, at 104 arms in the classes of the
+birdie mixture, with a smaller critic. The losses of all arms fall in proportion to the probability of the
+rewarding part: a class of 16 arms, a class of one arm, or one arm of the class of 54. The command prints
+the probability of that part in the last third of all proposals that do not explore. It takes four
+minutes.
 """
 
 import time

@@ -4,14 +4,14 @@
 
 The script prints means over the checkpoints after the first:
 
-- the seconds that the loop waits for the preceding upload of metrics, for the save itself, and for ten checks
-  per second for a failed write;
+- the seconds that the loop waits for the preceding upload of metrics, for the save itself, and for checks
+  for a failed write, ten per second during the write;
 - the CPU time of the process;
 - the seconds until the checkpoint is complete.
 
 The state is small, because copying a large state off the devices takes the same time in both cases. The
-store is a server on loopback behind a proxy that delays each request by --delay seconds. Other programs on
-the machine disturb these waits less than the durations of steps.
+store is a server on loopback behind a proxy that delays each request by --delay seconds. Other programs
+on the machine disturb these waits less than the durations of steps.
 """
 
 import contextlib

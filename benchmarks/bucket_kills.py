@@ -4,13 +4,13 @@
 
 The workdir and the text are `gs://` URLs of a server on loopback. A proxy in front of the server records
 every request. The script starts a run and kills it by SIGKILL up to --kills_a_run times. It draws each
-moment uniformly from an undisturbed run: the run can be starting, compiling, training, saving or ending. A
-moment is a CPU time of the process, because a shared machine is sometimes slower, plus some tenths of a
+moment uniformly from an undisturbed run: the run can be starting, compiling, training, saving or ending.
+A moment is a CPU time of the process, because a shared machine is sometimes slower, plus some tenths of a
 second, to reach moments without CPU time.
 
-Then the script lets the run end. The checkpoint must equal that of the run on a disk bit for bit. The metrics
-must be equal except for clocks. No request may name an object outside of the run and its text. Every other
-run reads its text record by record, without copying the shards first.
+Then the script lets the run end. The checkpoint must equal that of the run on a disk bit for bit. The
+metrics must be equal except for clocks. No request may name an object outside of the run and its text.
+Every other run reads its text record by record, without copying the shards first.
 
 Each run is a line of --output. If you restart the command, it continues after the recorded runs. The exit
 status is 1 if a run differs.
@@ -81,7 +81,7 @@ class _Starts:
         self._count = 0
 
     def train(self, workdir: str, text: str, *, mirrored: bool, kill: _Moment | None) -> dict[str, Any]:
-        """Train until the end or the kill, and return the duration, the kind of end and the last printed step."""
+        """Train until the end or the kill, and return the durations, the kind of end and the last step."""
         command = [
             *(sys.executable, "-m", "birdie_jax.train", f"--config={CONFIG}", f"--workdir={workdir}"),
             *(f"--config.data.prepared={text}", f"--config.data.mirror_gib={64 if mirrored else 0}"),

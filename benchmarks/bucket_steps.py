@@ -2,16 +2,16 @@
 
     JAX_PLATFORMS=cpu python -m benchmarks.bucket_steps [--rounds=3] [--steps=600] [--delay=0.05]
 
-A round is a run on a disk and a run with a `gs://` workdir, in alternating order. The runs use the default
-cadences: a line of metrics every 10 steps, a checkpoint every 500 steps, the lease every 10 seconds, metrics
-every 30 seconds, TensorBoard every 120 seconds. Training runs on the core --train_core. The store's server
-runs on --server_core, because a remote store would not use this machine's processor. A proxy delays each
-request by --delay seconds.
+A round is a run on a disk and a run with a `gs://` workdir, in alternating order. The runs use the
+default cadences: a line of metrics every 10 steps, a checkpoint every 500 steps, the lease every 10
+seconds, metrics every 30 seconds, TensorBoard every 120 seconds. Training runs on the core --train_core.
+The store's server runs on --server_core, because a remote store would not use this machine's processor. A
+proxy delays each request by --delay seconds.
 
 The script compares two durations of a step: the mean from the second line of metrics on, which includes
-checkpoints but not compilation, and the median over lines, which excludes a few slow ones. It prints both for
-each round, their ratios, the mean ratios and the standard errors. It also prints the ratios of consecutive
-runs on the disk, which show the noise of the machine.
+checkpoints but not compilation, and the median over lines, which excludes a few slow ones. It prints both
+for each round, their ratios, the mean ratios and the standard errors. It also prints the ratios of
+consecutive runs on the disk, which show the noise of the machine.
 """
 
 import contextlib

@@ -2,9 +2,9 @@
 
     python -m benchmarks.bucket_text [--seconds=0.05] [--rows=32] [--length=2048] [--batches=20]
 
-For each case, the script prints the seconds until the first batch, and the mean and the longest wait for a
-later batch. A train step of --step_seconds precedes each later batch. The bucket is a server on loopback
-behind a proxy that delays each request.
+For each case, the script prints the seconds until the first batch, and the mean and the longest wait for
+a later batch. A train step of --step_seconds precedes each later batch. The bucket is a server on
+loopback behind a proxy that delays each request.
 """
 
 import contextlib

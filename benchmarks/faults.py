@@ -4,17 +4,17 @@
     python -m benchmarks.faults --results=faults.jsonl --table
     python -m benchmarks.faults --bugs
 
-A case disturbs one or two starts of a program, then starts the program until it ends. The case compares the
-results with those of an undisturbed run: every array of every checkpoint, the metrics except clocks, and the
-other files. Between the starts, it checks that every checkpoint and finished shard still exists. A start that
-stops must print one line that names the cause.
+A case disturbs one or two starts of a program, then starts the program until it ends. The case compares
+the results with those of an undisturbed run: every array of every checkpoint, the metrics except clocks,
+and the other files. Between the starts, it checks that every checkpoint and finished shard still exists.
+A start that stops must print one line that names the cause.
 
-A case depends only on its kind, its number and the seed. Its result is one line of --results. If you restart
-the command, it continues after the recorded cases. The exit status is 1 if a case shows a fault.
+A case depends only on its kind, its number and the seed. Its result is one line of --results. If you
+restart the command, it continues after the recorded cases. The exit status is 1 if a case shows a fault.
 
 Programs run in forks of a process that has imported them. A layer over the C library
-(benchmarks/fault_kinds/layer.c, compiled by `cc`) counts their file operations. --bugs puts three bugs into
-the programs, one after another. Its exit status is 1 unless a case detects each bug.
+(benchmarks/fault_kinds/layer.c, compiled by `cc`) counts their file operations. --bugs puts three bugs
+into the programs, one after another. Its exit status is 1 unless a case detects each bug.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Products of few tokens and kernels on a CPU: `taskset -c 0 python -m benchmarks.few_tokens`.
 
-The script prints the microseconds of a product in a loop over 40 tokens and six pairs of kernels, in float32
-or --dtype. It compares two forms: the usual one with the rows on the left, and one with the kernel on the
-left, transposed before the loop, as decoding does for `FEW_TOKENS` rows. The forms take turns. The result is
-the best of five times.
+The script prints the microseconds of a product in a loop over 40 tokens and six pairs of kernels, in
+float32 or --dtype. It compares two forms: the usual one with the rows on the left, and one with the
+kernel on the left, transposed before the loop, as decoding does for `FEW_TOKENS` rows. The forms take
+turns. The result is the best of five times.
 """
 
 import argparse

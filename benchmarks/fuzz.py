@@ -5,13 +5,13 @@
     JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz --table
 
 A case depends only on its kind and its seed. It changes valid input and passes it to the program in a
-separate process, with limits on time and memory. The program must either refuse the input with one line that
-names the field or the file, or accept it. If the program accepts the input, an independent reader must return
-the same result, or a verb must reach the compilation of its work, where the case ends. Anything else is a
-finding: a traceback, another result, several lines, a limit, the end of the process.
+separate process, with limits on time and memory. The program must either refuse the input with one line
+that names the field or the file, or accept it. If the program accepts the input, an independent reader
+must return the same result, or a verb must reach the compilation of its work, where the case ends.
+Anything else is a finding: a traceback, another result, several lines, a limit, the end of the process.
 
-Each case is a line of RESULTS/results.jsonl. If you restart the command, it runs the missing cases. --again
-repeats the findings; the last line of a case counts. The exit status is 1 if there is a finding.
+Each case is a line of RESULTS/results.jsonl. If you restart the command, it runs the missing cases.
+--again repeats the findings; the last line of a case counts. The exit status is 1 if there is a finding.
 """
 
 import argparse

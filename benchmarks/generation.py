@@ -1,8 +1,8 @@
 """Time of prefill and of a decoded token after short and long contexts: `python -m benchmarks.generation`.
 
-Rows prefill a random context of each length, then decode greedily. The lengths take turns within a round, so
-other load on the machine affects all of them. The table has medians over the rounds. A contestant is a name
-and three functions; another implementation must supply them for a comparison.
+Rows prefill a random context of each length, then decode greedily. The lengths take turns within a round,
+so other load on the machine affects all of them. The table has medians over the rounds. A contestant is a
+name and three functions; another implementation must supply them for a comparison.
 """
 
 import argparse

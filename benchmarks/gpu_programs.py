@@ -1,7 +1,7 @@
 """Programs compiled for an absent H200, the assembler's report on them, and times on a GPU.
 
-You must install the compilers (launch/compilers.sh): jax-cuda13-pjrt, jax-cuda13-plugin, nvidia-cuda-nvcc and
-nvidia-nvvm in the versions of JAX.
+You must install the compilers (launch/compilers.sh): jax-cuda13-pjrt, jax-cuda13-plugin, nvidia-cuda-nvcc
+and nvidia-nvvm in the versions of JAX.
 """
 
 import os
@@ -94,7 +94,7 @@ def assembler_report(dumps: Path) -> dict[str, float]:
 
 
 def seconds_of(run: Callable[..., Any], *arguments: Any, calls: int = 1) -> float:
-    """Return the best time per call, in seconds, of a `run` of `calls` calls, dispatched without waiting."""
+    """Return the best seconds per call of a `run` that makes `calls` calls, dispatched without waiting."""
 
     def timed(repeats):
         begin = time.perf_counter()

@@ -1,11 +1,13 @@
-"""Compares our Hawk with recurrentgemma's at the same sizes, in one run: `python -m benchmarks.hawk`.
+"""Compare our Hawk with recurrentgemma's at the same sizes, in one run: `python -m benchmarks.hawk`.
 
-Needs recurrentgemma and einops (`pip install --no-deps recurrentgemma einops`). Training: tokens per second
-of a step of AdamW on random rows, causal. Generation: tokens per second of a greedy loop on the device
-after a prompt, each model with its own step and cache. Both take turns, so other load on the machine
-affects both; prints medians. recurrentgemma's loss follows an example of its repository: cross-entropy of
-whole logits. On a CPU both keep freed memory, as `train` does, unless a variable of glibc's malloc is set
-(MALLOC_TRIM_THRESHOLD_=131072 returns it to the system after every call).
+The script requires recurrentgemma and einops (`pip install --no-deps recurrentgemma einops`). It measures
+training as tokens per second of a step of AdamW on random rows, causal. It measures generation as tokens
+per second of a greedy loop on the device after a prompt; each model has its own step and cache. Both
+models take turns, so other load on the machine affects both. The script prints medians. recurrentgemma's
+loss follows an example in its repository: the cross-entropy of all logits at once.
+
+On a CPU, both models keep freed memory, as `train` does, unless you set a variable of glibc's malloc.
+With MALLOC_TRIM_THRESHOLD_=131072, memory goes back to the system after every call.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from functools import partial
 
 from birdie_jax.host_memory import keep_freed_memory
 
-# Before JAX has memory: see keep_freed_memory.
+# This must run before JAX allocates memory. See keep_freed_memory.
 KEPT = keep_freed_memory()
 
 import jax  # noqa: E402
@@ -41,7 +43,7 @@ from birdie_jax.models.token_losses import token_losses  # noqa: E402
 
 
 def ours(sizes, dtype, remat):
-    """Return (parameters, loss, prefill, what a step reads, step) of our model."""
+    """Return (parameters, loss, prefill, the weights that a step reads, step) of our model."""
     config = ModelConfig(
         name="hawk_mlp",
         layers=sizes.layers,
@@ -95,7 +97,7 @@ def ours(sizes, dtype, remat):
 
 
 def theirs(sizes, dtype, remat):
-    """Return (parameters, loss, prefill, what a step reads, step) of recurrentgemma's model."""
+    """Return (parameters, loss, prefill, the weights that a step reads, step) of recurrentgemma's model."""
     config = common.GriffinConfig(
         vocab_size=sizes.vocab_size,
         width=sizes.width,

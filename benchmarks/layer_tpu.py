@@ -1,8 +1,9 @@
-"""HBM bytes of one layer compiled for a TPU, the scan beside a product: `python -m benchmarks.layer_tpu`.
+"""HBM bytes of one layer with each scan, compiled for a TPU: `python -m benchmarks.layer_tpu`.
 
-Needs `pip install libtpu` and no TPU. One layer of the 1.4B config with its gradient, rematerialised, two
-rows of 2048 tokens on one chip. XLA's count of the whole train step has a scanned layer once, beside which
-the optimizer moves far more; here the layer is alone. The scans are those of `scans_in_models.SCANS`.
+The script requires `pip install libtpu` and no TPU. It compiles one layer of the 1.4B config with its
+gradient and rematerialisation, for two rows of 2048 tokens on one chip. In XLA's count of the whole train
+step, a scanned layer counts once and the optimizer moves far more bytes, so the script compiles the layer
+alone. `scans_in_models.SCANS` lists the scans.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from birdie_jax.models.layout import packed_layout
 
 
 def layer_cost(config, topology, rows):
-    """Return the cost analysis by XLA of a layer with its gradient."""
+    """Return XLA's cost analysis of a layer with its gradient."""
     sharding = SingleDeviceSharding(topologies.get_topology_desc(topology, platform="tpu").devices[0])
 
     def array(shape, dtype):

@@ -1,7 +1,8 @@
 """Time of scoring choices after one context, together and separately: `python -m benchmarks.likelihood`.
 
-Uses the model of configs/tiny.py, or another model of its sizes, with random parameters. Both ways take
-turns within a round, so other load on the machine affects both; the table has medians.
+The script uses the model of configs/tiny.py, or another model with the same sizes, with random
+parameters. The two ways take turns within a round, so other load on the machine affects both. The table
+has medians.
 """
 
 import argparse

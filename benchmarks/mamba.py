@@ -1,13 +1,19 @@
-"""Our Mamba beside transformers' and mambapy's of the same sizes, in one run: `python -m benchmarks.mamba`.
+"""Compare our Mamba with transformers' and mambapy's at the same sizes: `python -m benchmarks.mamba`.
 
-Needs torch, transformers and mambapy (`pip install torch transformers`, `pip install --no-deps
-mambapy`), which may stand in a folder of their own at the end of PYTHONPATH. Training: tokens a second of a
-step of AdamW on random rows, causal, float32, each on all cores that it takes by itself. Generation: tokens
-a second of greedy decoding, ours after a prompt and in a loop of the program, theirs after one token and
-token by token; the cache of each has one size, whatever was read. They take turns, so that other load of
-the machine falls on all; medians. mambapy trains with its parallel scan, transformers with its loop over
-time, which is what it has without CUDA. All keep freed memory, as `train` does, unless a variable of
-glibc's malloc is set.
+The script requires torch, transformers and mambapy (`pip install torch transformers`, `pip install
+--no-deps mambapy`). You can install them in a separate folder at the end of PYTHONPATH.
+
+Training: tokens per second of a step of AdamW on random rows, causal, float32. Each implementation uses
+the cores that it chooses. mambapy trains with its parallel scan. transformers trains with its loop over
+time, its only method without CUDA.
+
+Generation: tokens per second of greedy decoding. Ours decodes after a prompt, in a loop within the
+program. The others decode after one token, with a call per token. The size of each cache does not depend
+on the length of the context.
+
+The implementations take turns, so other load on the machine affects all of them. The script prints
+medians. All implementations keep freed memory, as `train` does, unless you set a variable of glibc's
+malloc.
 """
 
 import argparse
@@ -16,7 +22,7 @@ from functools import partial
 
 from birdie_jax.host_memory import keep_freed_memory
 
-# Before JAX has memory: see keep_freed_memory.
+# This must run before JAX allocates memory. See keep_freed_memory.
 KEPT = keep_freed_memory()
 
 import jax  # noqa: E402
@@ -44,7 +50,7 @@ NAMES = ("birdie-jax", "transformers", "mambapy")
 
 
 def ours(sizes):
-    """Return (number of parameters, training step of rows, maker of a decoder from a prompt)."""
+    """Return (number of parameters, training step on rows, function that makes a decoder from a prompt)."""
     config = ModelConfig(
         name="mamba",
         layers=sizes.layers,
@@ -95,7 +101,7 @@ def ours(sizes):
 
     def make_decoder(prompt):
         token, cache = prefill(params, jnp.asarray(prompt, jnp.int32))
-        # Once for all tokens, as `generate` does: within the loop XLA copies the weights at every token.
+        # Done once for all tokens, as in `generate`: within the loop, XLA copies the weights at every token.
         weights = params, unstack_layers(model, params, cache=None).params
         return partial(decoder(weights, step, sizes.decoded), token, prompt.shape[1], cache)
 
@@ -105,7 +111,7 @@ def ours(sizes):
 
 
 def torch_trainer(module, logits_of):
-    """Return a training step of rows of a module of torch."""
+    """Return a training step on rows for a torch module."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
 
     def train(rows):
@@ -147,9 +153,9 @@ def of_transformers(sizes):
 
 
 class MambapyModel(torch.nn.Module):
-    """mambapy's layers between an embedding and a head that share their weights.
+    """mambapy's layers between an embedding and a head with shared weights.
 
-    Its own language model cannot be imported without the CUDA kernels of Mamba-2.
+    mambapy's own language model needs the CUDA kernels of Mamba-2 at import.
     """
 
     def __init__(self, config, vocab_size):

@@ -1,13 +1,17 @@
-"""gated_delta_rule and ssd on a CPU, beside the matrix products that they must make.
+"""gated_delta_rule and ssd on a CPU, compared with the matrix products that they require.
 
     taskset -c 0 python -m benchmarks.matrix_state_cpu --transformers=PYTHON
 
-Milliseconds of a forward pass, and of the gradients of all arguments with the forward pass in it, at
-[2, 2048, 4, 128, 256] (batch, length, heads, d_k, d_v) in float32: the best of seven calls. "products" are
-the products of a chunk alone, each as often as a pass needs it, on arrays of its shapes: of the forward
-pass, and of both passes. The backward pass keeps the arguments alone and must make some of the forward
-pass's again; those are counted once. --transformers is a Python with torch and transformers, whose
-functions run on the same shapes and as many threads. Temporary memory is the compiled program's.
+The script prints milliseconds of a forward pass, and of the gradients of all arguments including the
+forward pass, at [2, 2048, 4, 128, 256] (batch, length, heads, d_k, d_v) in float32. Each time is the best
+of seven calls. Temporary memory is the memory of the compiled program.
+
+"products" are the products of a chunk alone, on arrays of the same shapes, each repeated as often as a
+pass needs it. One count is for the forward pass, the other for both passes. The backward pass keeps only
+the arguments, so it must repeat some products of the forward pass; these count once.
+
+--transformers is a Python with torch and transformers. Their functions run on the same shapes with the
+same number of threads.
 """
 
 import json
@@ -67,7 +71,7 @@ def best(function, *arguments):
 
 
 def products(counts, chunk, draw):
-    """Return the time of some products of all chunks, each in a loop over chunks, as often as counted."""
+    """Return the summed time of products: each in a loop over all chunks, times its count."""
     batch, length, heads, d_k, d_v = SHAPE
     sizes = {"c": chunk, "d": chunk, "k": d_k, "v": d_v}
     total = 0.0
@@ -86,7 +90,7 @@ def products(counts, chunk, draw):
 
 
 def of_transformers(python):
-    """Return milliseconds of the functions of transformers by name: forward, and with the gradient."""
+    """Return milliseconds of transformers' functions by name: forward, and with the gradient."""
     program = f"""
 import json, time, torch
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule

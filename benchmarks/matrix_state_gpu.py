@@ -1,9 +1,12 @@
 """gated_delta_rule and ssd compiled by XLA for an H200: `python -m benchmarks.matrix_state_gpu`.
 
-For each shape and pass, in bfloat16, both directions and resets: the bytes that the program moves, over q,
-k, v and the output once forward, and those with the cotangent of the output and three cotangents for the
-gradient; and the time of its products at the chip's peak and of its bytes at its bandwidth. No GPU is
-needed: the compilers are (launch/compilers.sh).
+The script prints, for each shape and pass, in bfloat16, in both directions and with resets:
+
+- the bytes that the program moves, relative to q, k, v and the output once for the forward pass, and to
+  these with the cotangent of the output and three cotangents for the gradient;
+- the time of its products at the chip's peak, and of its bytes at the chip's bandwidth.
+
+The script needs the compilers (launch/compilers.sh) and no GPU.
 """
 
 import argparse

@@ -1,10 +1,15 @@
-"""gated_delta_rule and ssd compiled for TPUs that are not there: `python -m benchmarks.matrix_state_tpu`.
+"""gated_delta_rule and ssd compiled for absent TPUs: `python -m benchmarks.matrix_state_tpu`.
 
-For each chip, shape and pass, in bfloat16, both directions and resets: the bytes that the kernel moves, as
-a multiple of q, k, v and the output once forward, and of those, the cotangent of the output and three
-cotangents backward; whole operands copied around it; the cycles of a chunk in its slower direction; and the
-share of these cycles in which the matrix units would make the chunk's products. The inverse's products, of
-three passes each, count as three. It needs `pip install libtpu` (launch/compilers.sh).
+The script prints, for each chip, shape and pass, in bfloat16, in both directions and with resets:
+
+- the bytes that the kernel moves, as a multiple of q, k, v and the output once in the forward pass, and of
+  these with the cotangent of the output and three cotangents in the backward pass;
+- the number of whole operands copied around the kernel;
+- the cycles of a chunk in its slower direction;
+- the share of these cycles in which the matrix units could compute the chunk's products. A product of the
+  inverse takes three passes and counts as three.
+
+The script requires `pip install libtpu` (launch/compilers.sh).
 """
 
 from benchmarks import tpu_programs  # isort: skip
@@ -18,19 +23,18 @@ from benchmarks.scan_tpu import CHIPS
 from pallas_kernels.matrix_state import tpu
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
-# Batch, length, heads, d_k, d_v, the tokens of a chunk, and whether there is beta.
+# (batch, length, heads, d_k, d_v), the tokens of a chunk, and whether the operation has beta.
 SHAPES = {
     "gated_delta_rule": ((2, 2048, 4, 128, 256), 64, True),
     "gated_delta_rule, 1.4B": ((8, 2048, 6, 256, 512), 64, True),
     "ssd, 1.4B": ((8, 2048, 64, 128, 64), 256, False),
 }
-# Multiplications with an addition of all matrix units of a core in a cycle: four of 128 x 128, on v6e two
-# of 256 x 256.
+# Multiply-adds per cycle of all matrix units of a core: four units of 128 x 128, or two of 256 x 256 on v6e.
 UNITS = {"v4": 4 * 128**2, "v5e": 4 * 128**2, "v5p": 4 * 128**2, "v6e": 2 * 256**2}
 
 
 def compile_pass(topology, name, pass_name):
-    """Return the HLO text, the bundles, and the bytes that a pass must move."""
+    """Return the HLO text, the bundles, and the minimum number of bytes of a pass."""
     array = tpu_programs.abstract(topology)
     (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
     keys, values = (

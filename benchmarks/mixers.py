@@ -2,9 +2,10 @@
 
     taskset -c 0 python -m benchmarks.mixers --preset birdie_110m --models gated_ssm_plus mamba2
 
-Each model takes train steps with AdamW on one row, reads a context and decodes after it. The train steps of
-all models take turns, so other load on the machine affects all of them. Prints tokens per second, as
-medians over the rounds, the bytes of a row's state, and all figures relative to the first model.
+Each model takes train steps with AdamW on one row, reads a context and decodes after it. The train steps
+of all models take turns, so other load on the machine affects all of them. The script prints tokens per
+second, as medians over the rounds, and the bytes of a row's state. It prints all speeds relative to the
+first model, too.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from birdie_jax.pretraining.language_model_step import language_model_loss
 
 
 def train_step(config, vocab_size, length, loss_chunk):
-    """Return a function that takes a train step on one row of random tokens read causally."""
+    """Return the number of parameters, and a train step on one row of random tokens, read causally."""
     model = build_model(config, vocab_size)
     params, random = random_parameters(model), np.random.default_rng(0)
     count = sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,8 +1,9 @@
-"""Measures how fast the objectives build examples on one core: `python benchmarks/objectives.py`.
+"""Measure how fast the objectives build examples on one core: `python benchmarks/objectives.py`.
 
-Prints, for each class of the `birdie` mixture at rows of 2,048 and for the whole mixture, millions of
-tokens (context and target) a second. Texts are 8,192 tokens long, with ids from a Zipf distribution with
-exponent 1 over 32,000 pieces. Packing, and the reading of records, are not included.
+The script prints millions of tokens per second (context and target), for each class of the `birdie`
+mixture at rows of 2,048 and for the whole mixture. Texts are 8,192 tokens long. Their ids have a Zipf
+distribution with exponent 1 over 32,000 pieces. The times do not include packing or the reading of
+records.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Measures the padding of packed rows and the time of packing: python -m benchmarks.packing.
+"""Measure the padding of packed rows and the time of packing: python -m benchmarks.packing.
 
-Lengths come from distributions like those of instructions, long documents and short questions. For each,
-prints the share of positions that no example covers, including the spacing of 3 between examples, the
-seconds to place all examples, and the seconds to shuffle an epoch.
+The distributions of lengths resemble those of instructions, long documents and short questions. For each,
+the script prints the share of positions without an example, including the spacing of 3 between examples,
+the seconds to place all examples, and the seconds to shuffle an epoch.
 """
 
 import time
@@ -24,7 +24,7 @@ _LENGTHS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 
 def main() -> None:
-    """Print a line for each distribution, length of rows and number of examples."""
+    """Print a line for each distribution, row length and number of examples."""
     print("lengths | row | examples | padding | packing, s | an epoch, s")
     for name, draw in _LENGTHS.items():
         for row_length in (2048, 8192):

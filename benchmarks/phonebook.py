@@ -1,4 +1,4 @@
-"""Measures the speed of making phone books, and the empty share of packed rows, on one core.
+"""Measure the speed of making phone books, and the empty share of packed rows, on one core.
 
 python -m benchmarks.phonebook --tokenizer=runs/tiny/tokenizer.model
 """

@@ -1,13 +1,17 @@
-"""Measures the host pipeline on one core: `python benchmarks/pipeline.py [--source=...]`.
+"""Measure the host pipeline on one core: `python benchmarks/pipeline.py [--source=...]`.
 
-For each mixture, number of rows and lookahead it prints: millions of tokens (context and target) that a
-second of the core's time brings from token shards to packed batches, so that other programs on the core do
-not count; the shares of positions that are padding and that are spacing between samples; a batch's time by
-the clock, median and 99th percentile; the examples of a row; and how far the count of an arm's examples is
-at most from what its probability lets expect, in standard errors (of 104 arms, the worst is at about 2.6).
+The script prints, for each mixture, number of rows and lookahead:
 
-`--classes` adds, for each class of arms, its configured and its drawn share of the examples, its share of
-the tokens, and the mean length of its examples. The source is prepared once, below
+- the speed from token shards to packed batches, in millions of tokens (context and target) per second of CPU
+  time, which excludes other programs on the core;
+- the shares of positions that are padding and that are spacing between samples;
+- the wall time of a batch, as the median and the 99th percentile;
+- the number of examples in a row;
+- the largest deviation of an arm's number of examples from its expectation, in standard errors. Among 104
+  arms, the largest is about 2.6.
+
+`--classes` adds, for each class of arms, the configured and the drawn share of the examples, the share of
+the tokens, and the mean length of the examples. The script prepares the source once, below
 ~/.cache/birdie_jax/benchmarks.
 """
 
@@ -40,7 +44,7 @@ def prepared(source: str, vocab_size: int) -> TokenShards:
 
 
 def measure(text: TokenShards, mixture: Mixture, settings: RowSettings, seconds: float) -> dict:
-    """Make batches for `seconds` of time; return the figures of one line of the table."""
+    """Make batches for `seconds` of time, and return the figures for one line of the table."""
     batches, history = endless_rows(text, mixture, settings)
     times, cpu, tokens, spacing, examples = [], 0.0, 0, 0, 0
     arm_examples = np.zeros(len(mixture.arms))
@@ -83,7 +87,7 @@ def by_class(mixture: Mixture, per_arm: np.ndarray) -> dict[str, float]:
 
 
 def worst_deviation(mixture: Mixture, arm_examples: np.ndarray) -> float:
-    """Return the greatest difference of an arm's count from its expectation, in standard errors."""
+    """Return the largest deviation of an arm's count from its expectation, in standard errors."""
     total, chance = arm_examples.sum(), mixture.weights
     error = np.sqrt(np.maximum(total * chance * (1 - chance), 1e-9))
     return float(np.max(np.abs(arm_examples - total * chance) / error))

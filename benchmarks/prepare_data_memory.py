@@ -1,9 +1,10 @@
-"""Peak memory of `prepare_data` for a synthetic corpus and one four times as large.
+"""Peak memory of `prepare_data` for a synthetic corpus and for a corpus four times as large.
 
     python benchmarks/prepare_data_memory.py --megabytes=50 --workers=2
 
-Prints the largest sum of resident memory of the process and its workers, in MB, for each size. It should
-not grow with the corpus: shards hold at most `shard_tokens`, and a bounded number of blocks is in flight.
+For each size, the script prints the peak of the resident memory of the process and its workers together,
+in MB. The peak should not grow with the corpus: shards hold at most `shard_tokens` tokens, and the number
+of blocks in flight is bounded.
 """
 
 import json
@@ -37,7 +38,7 @@ def write_corpus(path: Path, size: int) -> None:
 
 
 def resident_bytes(process: int) -> int:
-    """Resident memory of a process and all its descendants; those that have just ended count nothing."""
+    """Return the resident memory of a process and its descendants, in bytes. Ended processes count as 0."""
     try:
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()

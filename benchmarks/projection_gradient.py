@@ -1,8 +1,8 @@
-"""Times the gradient of projections on CPU: the usual derivative and ours, in turns.
+"""Time the gradient of projections on a CPU: the usual derivative and ours.
 
     python -m benchmarks.projection_gradient
 
-The two run alternately in one process. Prints the medians and their ratio.
+The two derivatives take turns in one process. The script prints the medians and their ratio.
 """
 
 import argparse

@@ -1,16 +1,21 @@
-"""Prefill of a pruned prompt against the dense one: `python -m benchmarks.pruned_prefill`.
+"""Prefill of a pruned prompt, compared with the dense prefill: `python -m benchmarks.pruned_prefill`.
 
-A model of random parameters reads prompts of random tokens: dense; pruned by influence; pruned by recency,
-which asks no layer for a score; and through layers that all score and drop nothing, so that the cost of the
-scores stands by itself. One call of each follows the other, round after round, so that whatever else the
-machine does falls on all alike; figures are medians, ratios those of the same round. Compilation is not
-counted. Memory is what the compiler takes beside parameters and results.
+A model with random parameters reads prompts of random tokens in four ways:
+
+- dense;
+- pruned by influence;
+- pruned by recency, which needs no scores from the layers;
+- dense with scores in all layers, which shows the cost of the scores alone.
+
+The four take turns in every round, so other load on the machine affects all of them. The script prints
+medians; a ratio is the median over the ratios within a round. Times exclude compilation. Memory is the
+memory of the compiled program in addition to parameters and results.
 """
 
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before what is imported below starts threads; `generate` does the same.
+    # This must run before the imports below start threads. `generate` does the same.
     keep_freed_memory()
 
 # isort: split
@@ -42,7 +47,7 @@ class Program(NamedTuple):
 
     Attributes:
         name: its name in the table.
-        compiled: the program of parameters and prompts.
+        compiled: the compiled function of parameters and prompts.
     """
 
     name: str
@@ -52,7 +57,7 @@ class Program(NamedTuple):
 def prefill(
     model: LanguageModel, settings: PruningSettings, traced: bool, params, rows: PromptRows
 ) -> tuple:
-    """Read prompts, and return the inputs of decoding, and the scores if layers only score."""
+    """Read prompts; return the inputs of decoding and, if the layers only score, the scores."""
     cache = model.empty_cache(*rows.tokens.shape)
     hidden, cache, layers = pruned_hidden(
         model, params, rows, cache, settings, protected=_PROTECTED, traced=traced
@@ -127,7 +132,7 @@ def figures(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="gated_ssm_plus", choices=language_model_names())
     parser.add_argument("--layers", type=int, default=8)

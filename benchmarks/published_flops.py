@@ -1,7 +1,7 @@
 """The FLOPs of BiGS and BERT by length, and the paper's table 8: `python -m benchmarks.published_flops`.
 
 The published figures are from "Pretraining Without Attention", appendix A.4.
-`birdie_jax.planning.simba_flops` documents what they count.
+`birdie_jax.planning.simba_flops` documents the operations that they count.
 """
 
 from birdie_jax.planning.simba_flops import bert_forward_flops, bigs_forward_flops
@@ -19,7 +19,7 @@ _GATED_LAYERS, _STACKED_LAYERS = 23, 24
 
 
 def table() -> str:
-    """Return the figures of both models, counted and published, and their ratio."""
+    """Return a table of the counted and published figures of both models, and their ratio."""
     rows = []
     for length, (bigs, bert) in PUBLISHED.items():
         gated = bigs_forward_flops(_GATED_LAYERS, _FEATURES, length)
@@ -31,7 +31,7 @@ def table() -> str:
 
 
 def _digits(flops: float) -> str:
-    """Return a count with two digits, as the paper prints them."""
+    """Format a count with two digits, as in the paper."""
     return f"{flops:.1e}".replace("e+", "e")
 
 

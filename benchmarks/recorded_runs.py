@@ -1,13 +1,15 @@
-"""Records the results of every model's run, to compare two versions of the code bit for bit.
+"""Record the results of every model's run, to compare two versions of the code bit for bit.
 
     python benchmarks/recorded_runs.py --checkout=../before --output=before.json
     python benchmarks/recorded_runs.py --checkout=. --output=after.json --compare=before.json
 
-A record holds the metrics of `configs/tiny.py` for each language model and of `configs/bigs_tiny.py` for
-each encoder, cut to 24 steps with a decision every 8, and the checksum of every array that the run exports.
-Each model trains in one process, in two processes of two devices each, and in one process that is killed
-and resumed. Compare records of one machine only: another processor adds in another order. Takes 40 minutes
-on two cores.
+A record has the metrics of `configs/tiny.py` for each language model and of `configs/bigs_tiny.py` for
+each encoder, with 24 steps and a decision every 8 steps. It also has the checksum of every array that the
+run exports. Each model trains in one process, in two processes with two devices each, and in one process
+that is killed and resumed.
+
+Compare only records of the same machine, because another processor can add in another order. The script
+takes 40 minutes on two cores.
 """
 
 import argparse
@@ -39,7 +41,7 @@ SETTINGS = (
     "bandit.critic_updates=20",
     "checkpoint.every_steps=8",
 )
-# An arm for each objective, and a bandit that chooses among them.
+# One arm for each objective, with a bandit that chooses among the arms.
 MORE_SETTINGS = {"tiny": ("objectives.mixture=tiny", "bandit.policy=birdie"), "bigs_tiny": ()}
 KILLED_FROM_STEP = 12
 

@@ -1,8 +1,9 @@
 """A question after a long context, from a saved state and from scratch: `python -m benchmarks.saved_state`.
 
 The model of configs/tiny.py with random parameters reads a context of random tokens once and writes its
-state to a file. Then it answers questions from the file, and by reading context and question again.
-Compilation does not count, because every program has already run once. Figures are medians over the rounds.
+state to a file. Then it answers questions in two ways: from the file, and by reading the context and the
+question again. Times exclude compilation, because every program has already run once. The script prints
+medians over the rounds.
 """
 
 import argparse
@@ -29,7 +30,7 @@ _VOCAB = 4352
 
 
 def seconds(function: Callable, *arguments):
-    """Return the function's result and the seconds that it took."""
+    """Run a function, and return its result and its duration in seconds."""
     start = time.perf_counter()
     result = function(*arguments)
     return result, time.perf_counter() - start
@@ -49,7 +50,7 @@ def token_seconds(generator: Generator, prompt: Prompt, state: SavedState, token
 
 
 def measure(name: str, bidirectional: bool, arguments: argparse.Namespace) -> None:
-    """Print a line of the table."""
+    """Measure a model, and print a line of the table."""
     config = replace(parse_config(get_config()).model, name=name, bidirectional=bidirectional)
     model = build_model(config, _VOCAB)
     random = np.random.default_rng(0)

@@ -1,7 +1,8 @@
 """Plans of the 1.4B model at scale, as tables: `python -m benchmarks.scale_plan --results=scale.jsonl`.
 
-Needs the compilers of `launch/compilers.sh` and no device. Each plan runs in a separate process and is one
-line of --results; a restarted command makes the missing plans. --tables prints those of --results.
+The script requires the compilers of `launch/compilers.sh` and no device. It makes each plan in a separate
+process and writes it as one line of --results. If you restart the command, it makes the missing plans.
+--tables prints the tables of --results.
 """
 
 import argparse
@@ -80,7 +81,7 @@ SCALING = tuple(
 
 
 def plan(case: Case, folder: Path) -> dict:
-    """Run the plan command for a case and return its JSON."""
+    """Run the plan command for a case, and return its JSON."""
     output = folder / "plan.json"
     output.unlink(missing_ok=True)
     axes = dict.fromkeys(("data", "fsdp", "tensor", "sequence"), "1")
@@ -127,7 +128,7 @@ def print_tables(results: dict[str, dict]) -> None:
 
 
 def row(case: Case, found: dict) -> str:
-    """Return a line of a table."""
+    """Return a row of a table."""
     start = f"| {case.topology} | {case.mesh} | {case.rows} | {case.length} "
     if "error" in found:
         return f"{start}| {found['error']} |"

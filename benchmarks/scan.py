@@ -1,16 +1,17 @@
 """linear_scan beside other ways, timed on this machine: `python -m benchmarks.scan`.
 
 On CPU float32 [8, 2048, 1024], on a GPU or TPU bfloat16 and float32 [8, 2048, 2048] and [1, 16384, 2048]:
-milliseconds forward, and forward with backward, the bytes of 3 and 8 accesses an element that this comes to
-a second, and how many times as long as an elementwise product of the same arrays it takes. All run in
+milliseconds forward, and forward with backward, the bytes of 3 and 8 accesses an element that this comes
+to a second, and how many times as long as an elementwise product of the same arrays it takes. All run in
 turns, in one process; medians. `recurrentgemma`'s native scan is left out where it is not installed.
 
-On a CPU the process keeps freed memory, as `train` does, and "pages" are those that the system had to clear
-for a call. Where a variable of glibc's malloc is set, such as MALLOC_TRIM_THRESHOLD_=131072, memory goes
-back to the system after every call, as it does in programs that do not do as `train` does. The product runs
-on all cores, a scan on one: `taskset -c 0` sets them on one core beside each other.
+On a CPU the process keeps freed memory, as `train` does, and "pages" are those that the system had to
+clear for a call. Where a variable of glibc's malloc is set, such as MALLOC_TRIM_THRESHOLD_=131072, memory
+goes back to the system after every call, as it does in programs that do not do as `train` does. The
+product runs on all cores, a scan on one: `taskset -c 0` sets them on one core beside each other.
 
-Then, where libtpu is installed, the table of `benchmarks.scan_tpu`. What cannot be measured here is named.
+Then, where libtpu is installed, the table of `benchmarks.scan_tpu`. What cannot be measured here is
+named.
 """
 
 import argparse

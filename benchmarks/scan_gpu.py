@@ -1,15 +1,15 @@
 """linear_scan for GPUs: `python -m benchmarks.scan_gpu`, with a GPU or without.
 
-On a GPU: microseconds of a forward pass, and of a forward with a backward pass, and the memory bandwidth of
-3 and 8 accesses to each element in that time, as a share of the measured bandwidth of a copy. Beside the
-kernel with the chunks of its own rule and with fixed ones: `jax.lax.associative_scan`, and
-flash-linear-attention's HGRN where that is installed. Each runs in a chain, each call on the result of the
-one before, part of it still in the cache.
+On a GPU: microseconds of a forward pass, and of a forward with a backward pass, and the memory bandwidth
+of 3 and 8 accesses to each element in that time, as a share of the measured bandwidth of a copy. Beside
+the kernel with the chunks of its own rule and with fixed ones: `jax.lax.associative_scan`, and
+flash-linear-attention's HGRN where that is installed. Each runs in a chain, each call on the result of
+the one before, part of it still in the cache.
 
 Without a GPU (or with --compile): the kernels compiled for an H200, for which jax-cuda13-pjrt,
-jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of JAX's version must be installed: both passes, in both
-directions with resets; the chunks of the rule, what the assembler reports of a block, and the bytes moved
-by design.
+jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of JAX's version must be installed: both passes, in
+both directions with resets; the chunks of the rule, what the assembler reports of a block, and the bytes
+moved by design.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Mamba's scan on a CPU: `taskset -c 0 python -m benchmarks.selective_scan_cpu`.
 
-Milliseconds of a forward pass, of the gradient with the forward pass in it, and of the exponentials of all
-states alone, at [2, 256, 512] with 16 states, float32, in each direction: the best of nine calls.
+Milliseconds of a forward pass, of the gradient with the forward pass in it, and of the exponentials of
+all states alone, at [2, 256, 512] with 16 states, float32, in each direction: the best of nine calls.
 """
 
 import time

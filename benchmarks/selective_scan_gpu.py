@@ -1,14 +1,15 @@
 """Mamba's scan for GPUs: `python -m benchmarks.selective_scan_gpu`, with a GPU or without.
 
-On a GPU: microseconds of a forward pass, and of a forward with a backward pass, of the kernel and of XLA's
-parallel prefix, and the share of a copy's bandwidth that 4 and 11 accesses to each element would make.
+On a GPU: microseconds of a forward pass, and of a forward with a backward pass, of the kernel and of
+XLA's parallel prefix, and the share of a copy's bandwidth that 4 and 11 accesses to each element would
+make.
 
 Without a GPU (or with --compile): the kernels compiled for an H200 (launch/compilers.sh brings the
 compilers), with a gate, resets and both directions: what the assembler reports of a block, and the bytes
 moved by design, as accesses to each element. The least are 4 forward (u, dt, z, y) and 7 backward (u, dt,
 z, dy and three cotangents). Beside them stand the states that are kept, the columns of B and C, and what
-each block of channels adds to their cotangents, which is written and read again. Backward u and dt are read
-a second time at once, out of the cache.
+each block of channels adds to their cotangents, which is written and read again. Backward u and dt are
+read a second time at once, out of the cache.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""Times a train step on CPUs, with and without its CPU optimizations, in turns.
+"""Time a train step on CPUs, with and without its CPU optimizations.
 
     python -m benchmarks.train_step_cpu
     taskset -c 0 python -m benchmarks.train_step_cpu --models study --rounds 5
 
-Each form of each model is compiled in a separate process, because memory settings are fixed when a process
-starts. The processes then take steps in turns, on the cores of this command. For each form, prints the
-medians over the rounds of the wall time and of the processor time of a step, the pages that the system
-cleared in it, the time of tracing and compiling, and the speed relative to the form `before`.
+The script compiles each form of each model in a separate process, because memory settings are fixed when
+a process starts. Then the processes take steps in turns, on the cores of this command. For each form, the
+script prints medians over the rounds: the wall time and the CPU time of a step, and the pages that the
+system cleared during it. It also prints the time of tracing and compiling, and the speed relative to the
+form `before`.
 """
 
 import argparse
@@ -24,7 +25,7 @@ FORMS = {
     "logits in chunks": ("logits",),
     "before": ("memory", "layers", "logits"),
 }
-# Layers, features, state, inner width, rows of 256 tokens, pieces.
+# (layers, features, state, inner width, rows of 256 tokens, vocabulary size).
 MODELS = {
     "study": (4, 128, 256, 128, 4, 512),
     "tiny": (3, 128, 256, 256, 8, 2048),
@@ -33,7 +34,7 @@ MODELS = {
 LENGTH = 256
 # The models of the study of encoders, with its pre-training.
 ENCODERS = ("bigs", "stack_ssm", "gated_attention", "stack_attention")
-# Of 128 tokens, a rounded 15 %.
+# About 15 % of 128 tokens.
 HIDDEN_TOKENS = 19
 
 
@@ -59,7 +60,7 @@ def main():
 
 
 def measure(model, options):
-    """Return the lines of a model's table."""
+    """Return the lines of the table for a model."""
     workers = {form: start(model, form, options.steps) for form in options.forms}
     compiling = {form: json.loads(worker.stdout.readline()) for form, worker in workers.items()}
     turns = {form: [] for form in workers}

@@ -1,9 +1,10 @@
-"""The real train step on one GPU: `python -m benchmarks.train_step_gpu`.
+"""Measure the real train step on one GPU: `python -m benchmarks.train_step_gpu`.
 
-For each model, scan implementation and rematerialisation: seconds of compiling, the best and the median
-seconds of a step, tokens per second, the share of the GPU's peak that the model's FLOPs take (MFU), and the
-peak memory in use. Each row runs in a separate process, because memory is counted by process. A row that
-does not fit or fails says so, and the benchmark continues with the next.
+For each model, scan implementation and rematerialisation, the script prints the seconds of compiling, the
+best and the median seconds of a step, tokens per second, the share of the GPU's peak FLOPs that the model
+uses (MFU), and the peak memory in use. Each row runs in a separate process, because the runtime counts
+memory by process. If a row fails or does not fit, its line reports that, and the script continues with
+the next row.
 """
 
 import argparse
@@ -19,7 +20,7 @@ COLUMNS = ("model", "scan", "remat", "rows", "compile s", "best ms", "median ms"
 
 
 def measure(options):
-    """Return the row of a model in this process."""
+    """Measure a model in this process, and return its row of the table."""
     import jax
     import numpy as np
 

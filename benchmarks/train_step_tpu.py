@@ -1,9 +1,10 @@
-"""Compiles the real train step for absent TPUs: `python -m benchmarks.train_step_tpu`.
+"""Compile the real train step for absent TPUs: `python -m benchmarks.train_step_tpu`.
 
-Needs `pip install libtpu` and no TPU. For each topology it prints whether the step of the 1.4B config
-compiles on the mesh --mesh, the seconds of compiling, the bytes that a chip needs, and the compiled FLOPs.
-There are --rows_per_chip rows for each device along `data` and `fsdp`. `cost_analysis` counts the body of a
-scanned loop once, so FLOPs are those of one layer, one loss chunk and one part of the batch.
+The script requires `pip install libtpu` and no TPU. For each topology it prints whether the step of the
+1.4B config compiles on the mesh --mesh, the seconds of compiling, the bytes that a chip needs, and the
+compiled FLOPs. The batch has --rows_per_chip rows for each device along `data` and `fsdp`.
+`cost_analysis` counts the body of a scanned loop once, so the FLOPs cover one layer, one loss chunk and
+one part of the batch.
 """
 
 import argparse
