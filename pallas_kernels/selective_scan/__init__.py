@@ -1,4 +1,4 @@
-"""The selective scan of Mamba, without its projections; differentiable, forward, in reverse or both."""
+"""The selective scan of Mamba: differentiable, in one direction or in both."""
 
 from pallas_kernels.selective_scan.inputs import MAX_GPU_STATES, SelectiveScanInputs
 from pallas_kernels.selective_scan.selective_scan import DIRECTIONS, IMPLEMENTATIONS, selective_scan

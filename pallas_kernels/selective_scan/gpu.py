@@ -1,21 +1,21 @@
 """selective_scan for NVIDIA GPUs from Hopper on, in Mosaic GPU: four and seven memory accesses per element.
 
 A block of 128 threads scans 128 channels of one batch row over the whole sequence, one channel per thread.
-Asynchronous copies stream tiles of 16 steps through shared memory. Within a tile, a thread runs one state
-after another: it has the steps, the inputs and the sums of the 16 outputs in registers, and the 16
-exponentials do not depend on each other. So the number of registers does not grow with N. B_t and C_t are
-scalars that all threads read from the same address in shared memory.
+Tiles of 16 steps stream through shared memory by asynchronous copies. Within a tile, the kernel loops over
+the N states: a thread holds the steps, the inputs and the sums of the 16 outputs in registers and takes one
+state through the 16 steps. Their exponentials do not depend on each other. So the number of registers does
+not grow with N. B_t and C_t are scalars that all threads read from the same place in shared memory.
 
-The gradient reads the states that the forward pass kept, every 128 steps if memory allows. It runs the
-recurrence again for the states that enter each tile, which stay in shared memory (Chen et al. 2016; for
-scans Gu and Dao 2023, appendix D). Then it goes through the tiles from the last to the first in reading
-order, with the decays and states of one state index at a time in registers. The threads write their
-channels' terms of the cotangents of B and C to shared memory, read them back with rows along the threads,
-and sum them. XLA adds the sums of the blocks. Every sum has a fixed order, so two runs agree bit for bit.
+The gradient reads the states that the forward pass kept, every 128 steps where memory allows. It recomputes
+the states that enter each tile (Chen et al. 2016; for scans Gu and Dao 2023, appendix D) and keeps them in
+shared memory. Then it visits the tiles from the last one read to the first. Within a tile, it holds the
+decays and values of one state at a time in registers. Each channel writes its terms of the cotangents of B
+and C to shared memory; the threads read them back with rows along the threads and sum them. XLA sums the
+blocks' sums. Every sum has a fixed order, so two runs agree bit for bit.
 
-Each exponential is computed once forward and twice backward. An element needs 16 exponentials, and a
-multiprocessor computes 16 per clock. So the exponentials bound the pass, not the memory: 128 us at
-[8, 2048, 2048] on an H200, where memory would allow 63 us.
+The kernel computes each exponential once forward and twice backward. An element needs 16, and a
+multiprocessor computes 16 per clock, so the exponentials bound the forward pass, not memory: 128 us at
+[8, 2048, 2048] on an H200, where memory would allow 63.
 
 A call with few rows and channels has few blocks: [1, 16384, 2048] has 16 for 132 multiprocessors. The
 kernel is for batches that fill the chip.
@@ -65,9 +65,9 @@ def call_kernel(
 
     Args:
         grid: the grid of the call.
-        kernel: `gpu_forward` or `gpu_backward`; it has the functions `scratch` and `run`.
+        kernel: `gpu_forward` or `gpu_backward`: the shared memory of a block, and its program.
         sequences: the operands that stream in by tiles, [batch, tiles, 16, channels].
-        others: the other operands: the columns, A in base 2, D, the bias, states; see the kernels.
+        others: all other operands: the columns, A in base 2, D, the bias, states; see the kernels.
         results: the shapes and dtypes of the results.
         with_resets: whether the columns contain reset flags.
     """
@@ -78,7 +78,7 @@ def call_kernel(
     def body(*given, **scratch):
         refs = dict(zip(names, given, strict=True)) | scratch
         row, column = jax.lax.axis_index("batch"), jax.lax.axis_index("channels")
-        # Each direction is a separate program, so the order of the steps is constant.
+        # Each direction is a separate program, so the order of the steps is static.
         for part, direction in enumerate(directions):
             lanes = pl.ds(column * THREADS, THREADS)
             block = BlockIndices(row, lanes, column, part, direction == "reverse")
@@ -92,7 +92,7 @@ def call_kernel(
         grid=(batch, channels // THREADS),
         grid_names=("batch", "channels"),
         scratch_types=kernel.scratch(grid, sequences, results),
-        # The pass has the barriers that it needs. An approximate exponential has an error of 2 ** -22.
+        # The passes set their own barriers. The approximate exponential has an error of 2 ** -22.
         compiler_params=plgpu.CompilerParams(
             lowering_semantics=plgpu.LoweringSemantics.Lane, unsafe_no_auto_barriers=True, approx_math=True
         ),
@@ -102,7 +102,7 @@ def call_kernel(
 
 
 def tiled(grid: GpuGrid, array: jax.Array) -> jax.Array:
-    """Reshape [batch, length, width] to [batch, tiles, 16, width]."""
+    """Return [batch, length, width] as [batch, tiles, 16, width]."""
     return array.reshape(array.shape[0], grid.tiles, TILE, array.shape[-1])
 
 
@@ -117,17 +117,16 @@ def forward(
     """Return (y, last state, state before each block of time).
 
     Args:
-        inputs: the arrays, with sequences in float32 or bfloat16. Unsuitable sizes are padded, which copies
-            every operand.
+        inputs: the arrays, sequences in float32 or bfloat16. Other sizes than the kernel's are padded, at
+            the cost of a copy of every operand.
         direction: "forward", "reverse" or "both".
-        interpret: the parameters of Mosaic GPU's interpreter, to run on any platform, slowly.
+        interpret: the parameters of the Mosaic GPU interpreter, which runs on any platform, slowly.
 
     Returns:
-        y in the dtype of u; in float32, the state after the last step in reading order and the states
-        before each block.
+        y in the dtype of u; in float32 the state after the last step read and those before each block.
 
     Raises:
-        ValueError: a channel has more states than fit in the memory of a block.
+        ValueError: N is larger than `MAX_GPU_STATES`.
     """
     call = _Call(inputs, direction, interpret)
     pad, grid = call.pad, call.grid
@@ -157,7 +156,7 @@ def backward(
     direction: str,
     interpret: object = None,
 ) -> SelectiveScanInputs:
-    """Return the cotangents of the inputs, in float32 except for u, dt and z; None for the resets.
+    """Return the cotangents of the inputs: in float32 except for u, dt and z, and None for the resets.
 
     Args:
         inputs: as for `forward`.
@@ -206,10 +205,10 @@ def backward(
 
 
 def grid_of(inputs: SelectiveScanInputs, direction: str) -> GpuGrid:
-    """Return the grid of a call; the inputs may be only shapes and dtypes.
+    """Return the grid of a call. The inputs may be shapes and dtypes without values.
 
     Raises:
-        ValueError: a channel has more states than fit in the memory of a block.
+        ValueError: N is larger than `MAX_GPU_STATES`.
     """
     return _grid_of(inputs, direction, None)
 
@@ -232,7 +231,7 @@ def _grid_of(inputs, direction, interpret):
 
 
 class _Call:
-    """The padded operands of both passes, and the removal of padding."""
+    """The padded operands of both passes, and functions that remove padding."""
 
     def __init__(self, inputs, direction, interpret):
         self.inputs = inputs
@@ -260,7 +259,7 @@ class _Call:
         return self.pad.crop(array.reshape(array.shape[0], -1, array.shape[-1]))
 
     def crop_columns(self, partial):
-        """Return dB and dC, [batch, length, N], summed over the blocks of channels."""
+        """Sum dB and dC over the blocks of channels; return both as [batch, length, N]."""
         batch, length = self.inputs.u.shape[:2]
         totals = partial.sum(axis=0).reshape(batch, self.grid.tiles, -1, STATES_UNIT, 2, TILE)
         # [dB or dC, batch, tiles, step, pair of states, state of the pair]
@@ -268,12 +267,12 @@ class _Call:
         return totals[:, :, :length, : self.inputs.A.shape[0]]
 
     def _columns(self):
-        """Return B, C and, for each direction, 0 at resets and else 1; [batch, length, columns]."""
+        """Return B, C and, for each direction, 0 at resets and 1 elsewhere, [batch, length, columns]."""
         missing = self.grid.states - self.inputs.A.shape[0]
         parts = [jnp.pad(array, ((0, 0), (0, 0), (0, missing))) for array in (self.inputs.B, self.inputs.C)]
         parts += [~reset[..., None] for reset in self.inputs.resets or ()]
         columns = jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=-1)
         columns = jnp.pad(columns, ((0, 0), (0, 0), (0, self.grid.columns - columns.shape[-1])))
-        # Padding keeps the state and adds nothing to it.
+        # Padding leaves the state unchanged.
         is_kept = jnp.arange(self.grid.columns) >= 2 * self.grid.states
         return pad_length(columns, TILE * self.grid.block_tiles, is_kept.astype(jnp.float32))

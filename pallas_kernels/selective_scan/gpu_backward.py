@@ -1,4 +1,4 @@
-"""The gradient in a block of the GPU kernel. See `gpu`."""
+"""The backward pass of a block of the GPU kernel. See `gpu`."""
 
 import math
 from typing import Any
@@ -61,7 +61,7 @@ def _tiles_of(names):
 
 
 def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets: bool) -> None:
-    """Scan the channels of a block over all tiles, from the last to the first in reading order."""
+    """Compute the cotangents of a block's channels, from the last tile read to the first."""
     row, lanes = block.row, block.lanes
     gated, tiles = "z" in refs, grid.block_tiles
     rates, entering = refs["own_rates"], refs["own_entering"]
@@ -71,7 +71,7 @@ def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets
         return block.tile_at(grid, grid.tiles - 1 - number)
 
     def tile_again(number):
-        # All but the last tile of each block, in reading order.
+        # Recompute all tiles of each block except the last one, in reading order.
         within = jax.lax.rem(number, tiles - 1)
         return block.tile_at(grid, (grid.blocks - 1 - jax.lax.div(number, tiles - 1)) * tiles + within)
 
@@ -163,7 +163,7 @@ def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets
             # The rates are in base 2.
             ddt = dlog_A[t] * math.log(2) + inputs[t] * g_B[t]
             if bias is not None:
-                # The sigmoid of the raw step, precise even if the raw step is far below zero.
+                # exp(raw - softplus(raw)) is sigmoid(raw), accurate also where raw is far below zero.
                 ddt *= jnp.exp(steps.raw[t] - steps.dt[t])
                 dbias += ddt
             dfactor += dvs[t] * inputs[t]

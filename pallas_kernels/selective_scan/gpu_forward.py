@@ -38,7 +38,7 @@ def scratch(grid: GpuGrid, sequences: dict[str, jax.Array], results: dict[str, A
 
 
 def run(grid: GpuGrid, refs: dict[str, Any], block: BlockIndices, *, with_resets: bool) -> None:
-    """Scan the channels of a block over all tiles."""
+    """Scan a block's channels over all tiles."""
     row, lanes = block.row, block.lanes
     gated = "z" in refs
     names = ("u", "dt", "z") if gated else ("u", "dt")

@@ -1,4 +1,4 @@
-"""The work of both passes of the GPU kernel on a tile of 16 steps. See `gpu`."""
+"""The grid of the GPU kernel, and the operations of both passes on a tile of 16 steps. See `gpu`."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,30 +13,30 @@ from pallas_kernels.linear_scan.padding import round_up
 
 THREADS = 128
 TILE = 16
-# Two states have 64 sums over channels in a tile, the number of rows in the layout of a tensor core.
+# Two states have 64 sums over channels in a tile: the number of rows in the layout of a tensor core.
 STATES_UNIT = 2
 MAX_TILES = 8
-# A block can have 227 KiB of shared memory. The forward pass uses half, for two blocks per multiprocessor.
+# A block may have 227 KiB of shared memory. Forward uses half, so two blocks share a multiprocessor.
 FORWARD_BYTES = 112 * 1024
 BACKWARD_BYTES = 224 * 1024
 MAX_SLOTS = 6
-# Each row of products starts eight banks after the previous row, so a load of eight rows reads each once.
+# A row of products starts eight banks after the previous one, so a load of eight rows uses each bank once.
 PRODUCTS_WIDTH = THREADS + 8
 SUMS = 2 * STATES_UNIT * TILE
 
 
 class GpuGrid(NamedTuple):
-    """The partition of a call into blocks and tiles.
+    """The grid of a call.
 
     Attributes:
         direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
         states: the padded number of states of a channel.
-        columns: the width of a row of B, C and reset flags.
+        columns: the width of a row of B, C and the reset flags.
         tiles: the number of tiles of 16 steps along time.
-        block_tiles: the number of tiles between two states kept for the gradient.
-        forward_slots: the number of tiles of each operand in shared memory in the forward pass.
-        result_slots: the number of tiles of each result in shared memory in the backward pass.
-        interpret: the argument `interpret` of `plgpu.kernel`.
+        block_tiles: the number of tiles between two states that the forward pass keeps for the gradient.
+        forward_slots: the number of tiles of each operand in shared memory, forward.
+        result_slots: the number of tiles of each result in shared memory, backward.
+        interpret: the argument of `plgpu.kernel` of this name.
     """
 
     direction: str
@@ -50,12 +50,12 @@ class GpuGrid(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of blocks of tiles, with one state kept for the gradient before each."""
+        """The number of blocks of time: at the start of each, the forward pass keeps the state."""
         return self.tiles // self.block_tiles
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """The directions of the call; each reads an equal part of the channels."""
+        """The directions, each for an equal part of the channels."""
         return ("forward", "reverse") if self.direction == "both" else (self.direction,)
 
 
@@ -69,8 +69,8 @@ def make_grid(
         states: the padded number of states of a channel.
         direction: "forward", "reverse" or "both".
         dtype: the dtype of the sequences.
-        gated: whether there is a gate.
-        interpret: the argument `interpret` of `plgpu.kernel`.
+        gated: whether there is a gate z.
+        interpret: the argument of `plgpu.kernel` of this name.
     """
     columns = round_up(2 * states + (2 if direction == "both" else 1), 4)
     tile = TILE * THREADS * jnp.dtype(dtype).itemsize
@@ -78,7 +78,7 @@ def make_grid(
     column_bytes = TILE * columns * 4
     forward_slot = (3 if gated else 2) * tile + column_bytes
     forward_slots = (FORWARD_BYTES - 2 * row - 2 * tile) // forward_slot
-    # The products; A, and the cotangents of A and the state; two slots of both streams of tiles.
+    # The products; A, and the cotangents of A and of the state; two slots of both rings of tiles.
     fixed = SUMS * PRODUCTS_WIDTH * 4 + 3 * row + 2 * (6 * tile + 2 * column_bytes)
     result_slot = 3 * tile + states // STATES_UNIT * SUMS * 4
     result_slots = 2 if fixed + 2 * result_slot + 4 * row <= BACKWARD_BYTES else 1
@@ -100,19 +100,19 @@ def make_grid(
     )
 
 
-# The terms of 2 artanh(s) = 2 (s + s^3 / 3 + s^5 / 5 + ...). For s <= 1/3 the rest is below 1e-9.
+# Terms of 2 artanh(s) = 2 (s + s^3 / 3 + s^5 / 5 + ...). For s <= 1/3 the rest is less than 1e-9.
 TERMS = 8
 
 
 class BlockIndices(NamedTuple):
-    """The part of the arrays that a block computes.
+    """The indices of the part of the arrays that a block computes.
 
     Attributes:
         row: the row of the batch.
         lanes: the slice of the channels.
-        column: the index of that slice.
-        part: the index of the direction among `GpuGrid.directions`.
-        reverse: whether the sequence is read from its end.
+        column: the index of the slice.
+        part: the index of its direction in `GpuGrid.directions`.
+        reverse: whether the block reads the sequence from its end.
     """
 
     row: Any
@@ -136,7 +136,7 @@ class BlockIndices(NamedTuple):
 
 
 class Ring:
-    """A ring of slots in shared memory that prefetches tiles of operands in a fixed order."""
+    """A ring of slots in shared memory, into which tiles of operands are copied in a fixed order."""
 
     def __init__(
         self,
@@ -148,22 +148,22 @@ class Ring:
         names: tuple[str, ...],
         tile_of: Callable[[Any], Any],
     ) -> None:
-        """Set the order; `start` begins the first fetches.
+        """Store the order. `start` begins the copies.
 
         Args:
             ring: the name of the ring.
             grid: the grid of the call.
             block: the part of the arrays.
-            refs: all memory by name; the slots of this ring are RING_NAME, and its barriers RING_barriers.
+            refs: all references by name; the ring uses RING_NAME for its slots, and RING_barriers.
             names: the names of the sequences.
-            tile_of: the number of a fetch -> the tile to fetch.
+            tile_of: maps the number of a copy to the index of its tile.
         """
         self._ring, self._grid, self._block, self._refs = ring, grid, block, refs
         self._names, self._tile_of = (*names, "columns"), tile_of
         self.slots = refs[f"{ring}_columns"].shape[0]
 
     def fetch(self, number: Any) -> None:
-        """Start fetch `number`, whose slot must be free."""
+        """Start copy `number`. Its slot must be free."""
         tile, slot = self._tile_of(number), jax.lax.rem(number, self.slots)
         row, lanes = self._block.row, self._block.lanes
         for name in self._names:
@@ -173,18 +173,18 @@ class Ring:
             plgpu.copy_gmem_to_smem(source, self._refs[f"{self._ring}_{name}"].at[slot], barrier)
 
     def start(self, count: int) -> None:
-        """Start as many of `count` fetches as there are slots."""
+        """Start the first copies of `count` in all, one per slot."""
         for number in range(min(self.slots, count)):
             self.fetch(jnp.int32(number))
 
     def wait(self, number: Any) -> Any:
-        """Wait for fetch `number` and return its slot."""
+        """Wait for copy `number`, and return its slot."""
         slot = jax.lax.rem(number, self.slots)
         plgpu.barrier_wait(self._refs[f"{self._ring}_barriers"].at[slot])
         return slot
 
     def refill(self, number: Any, count: Any) -> None:
-        """Start the fetch that reuses the slot of fetch `number`, if it is one of `count` fetches."""
+        """Start the next copy into the slot of copy `number`, unless all `count` copies have started."""
         pl.when(number + self.slots < count)(lambda: self.fetch(number + self.slots))
 
     def rows(self, name: str, slot: Any) -> list:
@@ -198,15 +198,15 @@ class Ring:
         return columns[slot, t, n], columns[slot, t, n + self._grid.states]
 
     def kept(self, slot: Any, t: int) -> Any:
-        """Return a scalar: 0 if step t is a reset, else 1."""
+        """Return 0 if step t is a reset, else 1, as a scalar."""
         return self._refs[f"{self._ring}_columns"][slot, t, 2 * self._grid.states + self._block.part]
 
 
 class Steps:
-    """The steps of a tile: raw, after the softplus, and times the input; one channel per thread."""
+    """The step sizes of a tile: raw, after the softplus, and times the input; one channel per thread."""
 
     def __init__(self, ring: Ring, slot: Any, bias: Any, *, with_resets: bool):
-        """Load u and dt of the slot; `bias` is the bias of the step, or None if dt is the step."""
+        """Load u and dt of the slot; `bias` is `dt_bias`, or None if dt is the step size itself."""
         self._ring, self._slot, self._with_resets = ring, slot, with_resets
         raw = ring.rows("dt", slot)
         self.dt = raw
@@ -217,7 +217,7 @@ class Steps:
         self.dtu = [dt * u for dt, u in zip(self.dt, ring.rows("u", slot), strict=True)]
 
     def decay(self, t: int, rate: Any) -> Any:
-        """Return the decay of step t for a rate in base 2; 0 at a reset."""
+        """Return the decay at step t for a rate in base 2; 0 at a reset."""
         decay = jnp.exp2(self.dt[t] * rate)
         return decay * self._ring.kept(self._slot, t) if self._with_resets else decay
 
@@ -227,7 +227,7 @@ class Steps:
 
 
 def softplus(x: Any) -> Any:
-    """Return log(1 + exp(x)), precise if small: log(1 + e) is computed as 2 artanh(e / (2 + e))."""
+    """Return log(1 + exp(x)), accurate also where it is small: log(1 + e) = 2 artanh(e / (2 + e))."""
     e = jnp.exp(-jnp.abs(x))
     s = e / (2.0 + e)
     square = s * s
@@ -238,12 +238,12 @@ def softplus(x: Any) -> Any:
 
 
 def spread(grid: GpuGrid, value: Any) -> Any:
-    """Set the layout of a loop's carry for the compiler, one channel per thread."""
+    """Return the value in the layout that loops carry, one channel per thread."""
     return with_layout(grid, value, plgpu.Layout.WG_STRIDED((THREADS,), 1))
 
 
 def with_layout(grid: GpuGrid, value: Any, layout: Any) -> Any:
-    """Set the layout of a value for the compiler; the interpreter has no layouts."""
+    """Return the value in a layout. The interpreter has no layouts."""
     return value if grid.interpret is not None else plgpu.layout_cast(value, layout)
 
 
@@ -263,7 +263,7 @@ def for_each_state(grid: GpuGrid, body: Any) -> None:
 
 
 def load_rows(grid: GpuGrid, source: Any, target: Any) -> None:
-    """Copy [N, channels of the block] from global to shared memory; each thread copies its own channel."""
+    """Copy [N, channels of the block] from global to shared memory. Each thread copies its own channel."""
 
     def load(n):
         target[n] = source[n]

@@ -1,4 +1,4 @@
-"""The arguments of a selective scan, and their padding."""
+"""The arrays that a selective scan reads."""
 
 from typing import NamedTuple
 
@@ -21,15 +21,15 @@ class SelectiveScanInputs(NamedTuple):
 
     Attributes:
         u: the input.
-        dt: the step before its bias and softplus; without `dt_bias`, the step itself.
+        dt: the step size before its bias and softplus; without `dt_bias`, the step size itself.
         A: the rates, negative, with the channels last.
-        B: the weight of the input in each of the N states, shared by all channels.
-        C: the weight of each state in the output, shared by all channels.
+        B: the input's weight in each of the N states, the same for all channels.
+        C: the weight of each state in the output, the same for all channels.
         D: the factor of the input in the output, float32.
-        z: the gate, whose SiLU multiplies the output; None without a gate.
-        dt_bias: the bias of the step; if None, `dt` is the step.
-        h0: the state before the first step in reading order, float32.
-        resets: for each direction, the steps that the state before them does not enter; or None.
+        z: the gate: the output is multiplied by SiLU(z); None for no gate.
+        dt_bias: the bias of the step size; None if `dt` is the step size.
+        h0: the state before the first step read, float32.
+        resets: for each direction, True where nothing enters from the previous step; None for no resets.
     """
 
     u: Sequence
@@ -44,17 +44,19 @@ class SelectiveScanInputs(NamedTuple):
     resets: Resets
 
 
-# The softplus of this plus any bias is 0, and a step of 0 leaves the state unchanged.
+# The softplus of this plus any bias is 0, so the step leaves the state unchanged.
 NO_STEP = -1e30
 
 
 class Padding:
-    """Padding that leaves the state unchanged, so it can come first in reading order; and its removal.
+    """Pads the arrays of a call, and removes the padding.
+
+    Padding leaves the state unchanged, so a scan in reverse may read it first.
 
     Attributes:
         inputs: the arrays of the call.
         states: the padded number of states of a channel.
-        dtype: the common dtype of the sequences.
+        dtype: the result dtype of the sequences.
     """
 
     def __init__(
@@ -66,14 +68,14 @@ class Padding:
         lanes: int,
         states_unit: int,
     ) -> None:
-        """Set the units of the padding.
+        """Store the arrays and the units of padding.
 
         Args:
             inputs: the arrays of the call.
             direction: "forward", "reverse" or "both".
-            length_unit: the padded length is a multiple of this.
-            lanes: the padded number of channels of a direction is a multiple of this.
-            states_unit: the padded number of states of a channel is a multiple of this.
+            length_unit: the length is padded to a multiple of this.
+            lanes: the channels of each direction are padded to a multiple of this.
+            states_unit: the states of a channel are padded to a multiple of this.
         """
         self.inputs = inputs
         self.states = round_up(inputs.A.shape[0], states_unit)
@@ -85,11 +87,11 @@ class Padding:
     def sequence(
         self, array: Sequence, fill: float = 0.0
     ) -> Float[Array, "batch padded_length padded_channels"]:
-        """Pad the end and the channels of a sequence."""
+        """Pad the channels of a sequence, and its end."""
         return pad_length(self.channels(array), self._length_unit, fill)
 
     def steps(self, dt: Sequence) -> Float[Array, "batch padded_length padded_channels"]:
-        """Pad the steps with steps of size 0."""
+        """Pad the channels and the end of dt, with steps that leave the state unchanged."""
         return self.sequence(dt, 0.0 if self.inputs.dt_bias is None else NO_STEP)
 
     def state(

@@ -20,16 +20,16 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "pallas_gpu": ("attached gpu",),
     "pallas_interpret": ("cpu", "gpu", "tpu"),
 }
-"""The implementations and the platforms that they compile for; Mosaic GPU needs the GPU itself."""
+"""Each implementation, and the platforms that JAX can compile it for. Mosaic GPU needs an attached GPU."""
 
 
 class _StaticArguments(NamedTuple):
-    """The static arguments of a compiled program.
+    """The static arguments of a kernel.
 
     Attributes:
-        kernel: the platform of the kernel, and the name of its module.
+        kernel: the platform of the kernel, which is also the name of its module.
         direction: one of `DIRECTIONS`.
-        interpret: the argument `interpret` of the kernel; if None, the kernel is compiled.
+        interpret: the argument `interpret` of the passes; None to compile the kernel.
     """
 
     kernel: str
@@ -38,7 +38,7 @@ class _StaticArguments(NamedTuple):
 
     @property
     def passes(self) -> ModuleType:
-        """The module of the kernel, with a lazy import because Mosaic GPU takes 0.2 seconds."""
+        """The module of the kernel. The import is lazy: Mosaic GPU takes a fifth of a second."""
         return importlib.import_module(f"pallas_kernels.selective_scan.{self.kernel}")
 
     @property
@@ -63,38 +63,39 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
     direction: str = "forward",
     implementation: str | None = None,
 ) -> tuple[Float[Array, "batch length channels"], Float[Array, "batch N channels"]]:
-    """Scan by steps and weights that the input selects (Gu and Dao 2023, algorithm 2), N states a channel:
+    """Scan with step sizes and weights that depend on the input (Gu and Dao 2023, algorithm 2):
 
-        s_t = softplus(dt_t + dt_bias)            (without dt_bias: s_t = dt_t)
+        s_t = softplus(dt_t + dt_bias)            (s_t = dt_t without a bias)
         h_t[n] = exp(s_t A[n]) h_{t-1}[n] + s_t B_t[n] u_t
         y_t = (sum_n C_t[n] h_t[n] + D u_t) SiLU(z_t)
 
-    All arithmetic is float32 for every dtype of the arguments. No array in memory is N times as wide as the
-    input: the derivative recomputes states from those at the borders of chunks. The sums over the channels
-    in the derivatives of B and C have a fixed order, so two runs agree bit for bit.
+    Each channel has N states. All arithmetic is in float32, whatever the dtypes of the arguments. No array
+    in memory is N times as wide as the input: the gradient recomputes states from those at the borders of
+    chunks. In the gradients of B and C, the sums over the channels have a fixed order, so two runs agree
+    bit for bit.
 
-    A token with s_t = 0 leaves the state unchanged; use such tokens as padding.
+    A token with s_t = 0, such as padding, leaves the state unchanged.
 
     Args:
         u: the input.
-        dt: the step of each token and channel.
+        dt: the step size of each token and channel.
         A: the rates, negative.
-        B: the weight of the input in each state, shared by all channels.
-        C: the weight of each state in the output, shared by all channels.
-        D: the factor of the input in the output; None to omit the term.
-        z: the gate of the output; None for no gate.
-        dt_bias: the bias of the step; if None, `dt` is the step and must not be negative.
-        h0: the state before the first step in reading order; zero if None.
-        resets: for each direction, the steps where exp(s_t A) counts as zero for every n.
-        direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
-            of the channels in reverse).
-        implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
-            default, a TPU uses its kernel if the length and the channels of a direction are multiples of
-            128; the kernel pads other sizes if you name it. "pallas_gpu" is for Hopper and later GPUs,
-            runs only if you name it, and supports up to 40 states per channel.
+        B: the input's weight in each state, the same for all channels.
+        C: each state's weight in the output, the same for all channels.
+        D: the factor of the input in the output; None for zero.
+        z: the gate; None for no gate.
+        dt_bias: the bias of the step size. If None, `dt` is the step size and must not be negative.
+        h0: the state before the first step read; None for zero.
+        resets: one mask per direction; where it is True, exp(s_t A) counts as zero for every n.
+        direction: "forward"; "reverse" to read the sequence from its end; "both" to read it in reverse for
+            the second half of the channels.
+        implementation: one of `IMPLEMENTATIONS`, or None for the default of the platform compiled for. By
+            default, a TPU uses its kernel if length and the channels of a direction are multiples of 128;
+            chosen by name, the kernel pads other sizes. "pallas_gpu" requires a Hopper GPU or a later one,
+            runs only when chosen by name, and takes up to 40 states per channel.
 
     Returns:
-        (y, last state): y in the dtype of `u`; the state after the last step in reading order, in float32.
+        y in the dtype of `u`, and in float32 the state after the last step read.
 
     Raises:
         ValueError: shapes or counts differ, an axis is empty, or the direction or the implementation is
@@ -169,7 +170,7 @@ def _check_resets(resets, shape, direction):
     count = 2 if direction == "both" else 1
     if resets is not None and [reset.shape for reset in resets] != [(batch, length)] * count:
         raise ValueError(
-            f"selective_scan: resets must be a tuple of {count} arrays of shape {(batch, length)}; "
+            f"selective_scan: resets must be {count} of shape {(batch, length)}; "
             f"found {[tuple(reset.shape) for reset in resets]}"
         )
 
@@ -193,7 +194,7 @@ def _kernel_backward(
 ) -> tuple[SelectiveScanInputs]:
     inputs, block_h0 = residuals
     found = settings.passes.backward(inputs, block_h0, *cotangents, **settings.options)
-    # The cotangents of parameters are summed in float32 and then cast to the parameters' dtypes.
+    # The passes sum the cotangents of parameters in float32, whatever the dtypes of the parameters.
     return (jax.tree.map(lambda given, new: new.astype(given.dtype), inputs._replace(resets=None), found),)
 
 

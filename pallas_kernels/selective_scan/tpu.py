@@ -1,23 +1,22 @@
-"""selective_scan for TPUs, in Mosaic: one channel per lane, with its states in separate registers.
+"""selective_scan for TPUs, in Mosaic: one channel per lane, each of its states in a separate register.
 
-A grid step holds a block of time steps of up to 1024 channels, which fill the 8 rows of 128 lanes of a
-register. It goes through spans of 128 steps: first the bias and softplus of dt, on tiles of 16 rows; then
-the states, four at a time, step after step; then D and the gate, on tiles again. So a step of a state costs
-an exponential and six operations on a full register, and sums over states add whole registers.
+A grid step holds a block in time of up to 1024 channels: the rows of a register times its lanes. It
+processes spans of 128 steps. In a span, it first adds dt's bias and applies the softplus, on tiles of 16
+rows. Then it runs the recurrence, four states at a time, step by step. Last it applies D and the gate, on
+tiles again. So a step of a state costs one exponential and six operations on a full register, and sums over
+states are additions of registers.
 
-A strided load from scratch memory turns one row of a tile into a register, see `tpu_steps`. B and C are
-[2 N, length], with time on the lanes. A register holds four states of B above the same four states of C.
-One lane of it has the values of one step for four states; it is broadcast to all lanes, and a load
-broadcasts one of its rows.
+A strided load from scratch memory turns one row of a tile into a register, see `tpu_steps`. B and C come as
+[2 N, length], with time on the lanes. A register holds four states of B above the same four of C. So one
+lane of it, spread over all lanes, has the weights of one step for four states, and a load spreads one row.
 
-The gradient reads the state that enters each span, runs the recurrence of the span again (Chen et al. 2016;
-for scans Gu and Dao 2023, appendix D), and computes the cotangents backwards from the states in scratch
-memory. Each block of channels writes its terms of the cotangents of B and C. They are summed afterwards
-in a fixed order, so two runs agree bit for bit.
+The gradient reads the state that enters each span, recomputes the states of the span into scratch memory
+(Chen et al. 2016; for scans Gu and Dao 2023, appendix D), and runs the recurrence of the cotangents. Each
+block of channels writes its terms of the cotangents of B and C. They are summed afterwards in a fixed
+order, so two runs agree bit for bit.
 
-Memory accesses per element of u: 4 forward (u, dt, z, y), and 7 backward (u, dt, z, dy and three
-cotangents). In addition, N / 128 float32 numbers per element for the states that enter spans, written once
-and read once.
+Memory accesses per element, each of u's size: 4 forward (u, dt, z, y), 7 backward (u, dt, z, dy and the
+three cotangents). Also N / 128 float32 numbers for the states that enter spans, once in each pass.
 """
 
 import math
@@ -43,13 +42,11 @@ from pallas_kernels.selective_scan.tpu_steps import (
 
 __all__ = ["backward", "forward", "suits"]
 
-# The least magnitude of a rate. exp2 of its product with the step of a reset is 0.
+# The least magnitude of a rate. Times the step of a reset, exp2 of it is 0.
 LEAST_RATE = 1e-30
-# The bytes of the blocks of a grid step. Double buffering takes twice this and leaves room for the scratch
-# memory.
+# Bytes of the blocks of a grid step. Double buffering takes twice this; the rest is for scratch memory.
 FORWARD_BYTES, BACKWARD_BYTES = 4 << 20, 2 << 20
-# The limit of the bytes of a channel's states in the dtype of the sequences. Above it, blocks are half as
-# wide, so registers are half full.
+# Registers are half full if a channel's states, in the dtype of the sequences, take more bytes than this.
 MOST_STATE_BYTES = 64
 
 
@@ -59,14 +56,13 @@ def forward(
     """Return (y, last state, state before each span of time).
 
     Args:
-        inputs: the arrays, with sequences in float32 or bfloat16. Unsuitable sizes are padded, which copies
-            every operand.
+        inputs: the arrays, sequences in float32 or bfloat16. Other sizes than the kernel's are padded, at
+            the cost of a copy of every operand.
         direction: "forward", "reverse" or "both".
-        interpret: whether to run in the TPU interpreter, slowly, on any platform; or its parameters.
+        interpret: True, or parameters, for the TPU interpreter, which runs on any platform, slowly.
 
     Returns:
-        y in the dtype of u; in float32, the state after the last step in reading order and the states
-        before each span.
+        y in the dtype of u; in float32 the state after the last step read and those before each span.
     """
     pad = _Padding(inputs, direction)
     operands = pad.operands()
@@ -97,7 +93,7 @@ def backward(
     direction: str,
     interpret: Interpret = False,
 ) -> SelectiveScanInputs:
-    """Return the cotangents of the inputs, in float32 except for u, dt and z; None for the resets.
+    """Return the cotangents of the inputs: in float32 except for u, dt and z, and None for the resets.
 
     Args:
         inputs: as for `forward`.
@@ -158,7 +154,7 @@ def backward(
 
 
 def _scratch(grid, states, sequences):
-    """Return the shapes of the scratch memory of both passes, with a span of each of `sequences`."""
+    """Return the shapes of the scratch memory of both passes, with a span for each of `sequences`."""
     return {
         "carry": (states, grid.columns, LANES),
         "fours": (2 * states, grid.rows),
@@ -168,23 +164,23 @@ def _scratch(grid, states, sequences):
 
 
 class _Padding(Padding):
-    """The padding of a TPU's blocks, and the operands of both passes."""
+    """The padding for TPU blocks, and the operands of both passes."""
 
     def __init__(self, inputs, direction):
         super().__init__(inputs, direction, length_unit=LENGTH_UNIT, lanes=LANES, states_unit=STATES)
         self.direction = direction
 
     def grid(self, shape, block_bytes, interpret):
-        """Return the grid for padded sequences of `shape`, with blocks of `block_bytes` if possible."""
+        """Return the grid for padded sequences of `shape`, in blocks of `block_bytes` where possible."""
         itemsize = self.dtype.itemsize
         max_columns = MAX_COLUMNS if self.states * itemsize <= MOST_STATE_BYTES else MAX_COLUMNS // 2
         return make_grid(shape, block_bytes // itemsize, self.direction, interpret, max_columns)
 
     def operands(self):
-        """Return (name, kind, array) for each operand of both passes."""
+        """Return (name, kind, array) for each input that both passes read."""
         u, dt, A, B, C, D, z, dt_bias, *_ = self.inputs
         columns = jnp.concatenate([self._columns(B), self._columns(C)], axis=1)
-        # exp(dt A) = exp2(dt A log2(e)). A rate of 0 becomes -LEAST_RATE, which matters only at resets.
+        # exp(dt A) = exp2(dt A log2(e)). A rate of 0 becomes a tiny one, which matters only at resets.
         rates = self.state(A[None])[0] * math.log2(math.e)
         rates = jnp.where(jnp.abs(rates) < LEAST_RATE, -LEAST_RATE, rates)
         operands = [
@@ -204,7 +200,7 @@ class _Padding(Padding):
         return self.crop_channels(array[:, 0]).sum(axis=0)
 
     def crop_columns(self, partial):
-        """Return dB and dC, [batch, length, N], summed over the blocks of channels."""
+        """Sum dB and dC over the blocks of channels; return both as [batch, length, N]."""
         states, length = self.inputs.A.shape[0], self.inputs.u.shape[1]
         columns = partial.sum(axis=0)[:, :, :length]
         columns = columns.reshape(columns.shape[0], -1, 2, STATES, length)

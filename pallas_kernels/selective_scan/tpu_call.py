@@ -1,4 +1,4 @@
-"""The partition of a selective scan into the grid steps of a TPU kernel, and the call. See `tpu`."""
+"""The grid of the TPU kernel of the selective scan, and its call. See `tpu`."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, MAX_BLOCK_ROWS, Int
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
 from pallas_kernels.selective_scan.tpu_steps import SPAN
 
-# The rows of a register; each is a group of 128 channels.
+# The rows of a register. Each row is a group of 128 channels.
 MAX_COLUMNS = 8
 
 
@@ -26,7 +26,7 @@ def make_grid(
     interpret: Interpret,
     max_columns: int = MAX_COLUMNS,
 ) -> TpuGrid:
-    """Return the grid for padded sequences of `shape`, with blocks of `max_elements` if possible."""
+    """Return the grid for padded sequences of `shape`, in blocks of `max_elements` where possible."""
     _, length, channels = shape
     groups = channels // LANES
     in_direction = groups // 2 if direction == "both" else groups
@@ -49,27 +49,27 @@ def call_kernel(
 ) -> dict[str, jax.Array]:
     """Run kernel(grid, refs, reverse=...) over the grid, `refs` by name; return its results by name.
 
-    Kinds of operands and results:
-    - "block" [batch, length, channels];
-    - "columns" [batch, 2 N, length];
-    - "partial" [column blocks, batch, 2 N, length], the terms of each block of channels in the columns;
-    - "matrix" [N, channels];
-    - "vector" [1, channels];
-    - "state" [batch, N, channels];
-    - "row" [batch, 1, channels];
-    - "kept" [batch, spans, N, column blocks, columns, 128].
+    The kinds of operands and results are:
+    - "block": [batch, length, channels].
+    - "columns": [batch, 2 N, length].
+    - "partial": [column blocks, batch, 2 N, length], the terms of each block of channels in columns.
+    - "matrix": [N, channels].
+    - "vector": [1, channels].
+    - "state": [batch, N, channels].
+    - "row": [batch, 1, channels].
+    - "kept": [batch, spans, N, column blocks, columns, 128].
 
-    In the kernel, the channels of a matrix and a state are folded like those of "kept".
+    In the kernel, a matrix and a state have their channels folded as in "kept".
 
     Args:
         grid: the grid of the call.
         kernel: the body of a grid step.
-        bits: the words of `linear_scan.tpu_call.pack_resets`; the refs have them as "bits".
-        operands: the (name, kind, array) of each operand, with at least one block and one matrix.
+        bits: the words of `linear_scan.tpu_call.pack_resets`, which the kernel gets as refs["bits"].
+        operands: the (name, kind, array) of each operand, at least a block and a matrix.
         results: the (name, kind, dtype) of each result.
-        scratch: the shape of each array in scratch memory; the arrays persist between time blocks.
-        reverse_time: whether time blocks are visited against the reading order, as for gradients.
-        operations: (multiplications and additions, exponentials) per element and state.
+        scratch: the shape of each array in scratch memory, which keeps its values between blocks of time.
+        reverse_time: whether to visit time blocks in the reverse of the reading order, as for gradients.
+        operations: the multiplications and additions, and the exponentials, per state of an element.
     """
     arrays_of = {kind: array for _, kind, array in operands}
     (batch, length, channels), states = arrays_of["block"].shape, arrays_of["matrix"].shape[0]
@@ -88,7 +88,7 @@ def call_kernel(
         first = jnp.where(is_reverse(c), batch, 0) if grid.direction == "both" else 0
         return first + b, row_block(c, t), 0, 0
 
-    # For each kind: the whole shape, the shape of a block, and the index of a block.
+    # For each kind: the shape of the array, the shape of a block, and the index of a block.
     kinds = {
         "block": (
             (batch, length, channels),

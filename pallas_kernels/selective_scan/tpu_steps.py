@@ -1,11 +1,9 @@
-"""The grid steps of the TPU kernels: for each span, prepare the steps, run the states, and finish.
+"""The grid steps of the TPU kernels. See `tpu`.
 
-See `tpu` for the algorithm.
-
-The functions take the grid of the call and the references by the names in `tpu`. A value of the recurrence
-is the row of one time step, folded to [columns, 128] with one channel per lane. Scratch memory holds the
-spans of the groups of 128 channels one below another, an odd number of rows apart. So one strided load
-folds a row.
+The functions take the grid of the call and the references, under the names of `tpu`. A value of the
+recurrence is [columns, 128], one channel per lane: the row of one time step, folded. Scratch memory holds
+the spans of the groups of 128 channels one below the other, an odd number of rows apart, so one strided
+load folds a row.
 """
 
 import math
@@ -23,17 +21,17 @@ from pallas_kernels.linear_scan.tpu_call import TpuGrid
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE, not_reset_mask, rows_of
 
 SPAN = 128
-"""The number of steps between kept states, equal to the lanes of a register of B and C."""
+"""The number of steps between kept states: the number of lanes, which are the steps of B and C."""
 STRIDE = SPAN + 1
 STATES = 4
-"""The number of states that run in parallel; B and C of these fill the rows of a register."""
+"""The number of states computed side by side. B and C of four states fill the 8 rows of a register."""
 SUBLANES = 8
 TILES = SPAN // TILE
 UNROLLED = 2
-"""The number of tiles in one iteration of a loop, except for the recurrence of the gradient."""
+"""The number of tiles in a turn of a loop, except in the gradient's recurrence."""
 ODD = SUBLANES + 1
 PRODUCTS = SUBLANES * ODD
-# The step at a reset. exp(dt A) is 0 for every A from `tpu`, and the product with zero is not NaN.
+# The step of a reset: exp(dt A) is 0 for every A that `tpu` passes, and a product with zero is not NaN.
 RESET_STEP = 1e38
 
 
@@ -43,7 +41,7 @@ class _Span(NamedTuple):
     Attributes:
         grid: the grid of the call.
         refs: the references by name.
-        index: the number of the span in its block.
+        index: the index of the span in its block.
     """
 
     grid: TpuGrid
@@ -73,11 +71,11 @@ class _Span(NamedTuple):
         return not_reset_mask(self.refs.get("bits"), self.tile_of_block(tile))
 
     def at(self, step):
-        """Return the rows of scratch memory that hold `step` of every group of channels."""
+        """Return the rows of scratch memory with a step of every group of channels."""
         return pl.ds(step, self.grid.columns, stride=STRIDE)
 
     def columns(self, group):
-        """Return B and C of a group of four states, [8, 128], with steps on the lanes."""
+        """Return B and C of four states, [8, 128], with steps on the lanes."""
         lanes = pl.ds(pl.multiple_of(self.index * SPAN, SPAN), SPAN)
         return self.refs["fours"][_register(group), lanes]
 
@@ -91,7 +89,7 @@ def _register(index, offset=0):
 
 
 def _kept(tile, k):
-    """Return the rows of scratch memory that hold a tile of a group of channels."""
+    """Return the rows of scratch memory with a tile of a group of channels."""
     return pl.ds(k * STRIDE + tile * TILE, TILE)
 
 
@@ -107,7 +105,7 @@ def _for_each(
 
 
 def _for_each_tile(span, body, before=None):
-    """Run body(tile, channel group) for all tiles and groups of a span, and before(tile) once per tile."""
+    """Run body(tile, group of channels) for all of a span, and before(tile) once per tile."""
 
     def run(tile, carried):
         if before:
@@ -124,7 +122,7 @@ def _softplus(raw):
 
 
 def _prepare(span, tile, k):
-    """Write the steps of a tile and their products with u to scratch memory, and return u and the steps."""
+    """Write dt and dt * u of a tile to scratch memory; return u and dt, the step sizes."""
     refs = span.refs
     dt, u = span.load("dt", tile, k), span.load("u", tile, k)
     if "dt_bias" in refs:
@@ -136,7 +134,7 @@ def _prepare(span, tile, k):
 
 
 def _spread(span, turn, tile):
-    """Broadcast B and C of every step of a tile to all lanes of a row of scratch memory."""
+    """Write B and C of each step of a tile to scratch memory, each number to all lanes of a row."""
     first, together = tile * TILE, groups_together(span.groups)
     columns = [
         pltpu.roll(span.columns(turn * together + place), jax.lax.rem(LANES - first, LANES), 1)
@@ -149,9 +147,9 @@ def _spread(span, turn, tile):
 
 
 def _for_each_group(span, body):
-    """Run body(group, place) for all groups of four states, with their broadcast B and C at `place`.
+    """Run body(group, place) for each group of four states. `_spread` puts their B and C at `place`.
 
-    The caller broadcasts B and C of the first iteration, in parallel with independent arithmetic.
+    The caller spreads those of the first turn, to overlap with arithmetic that does not need them.
     """
     together = groups_together(span.groups)
     turns = span.groups // together
@@ -170,12 +168,12 @@ def _for_each_group(span, body):
 
 
 def groups_together(groups: int) -> int:
-    """Return the number of groups of four states to broadcast at once: at most 4, to fit in memory."""
+    """Return how many groups of four states to spread at once: at most 4, to fit the memory."""
     return max(n for n in range(1, 5) if groups % n == 0)
 
 
 def _weights(span, place, step):
-    """Return B and C of a group of four states at a step, each [1, 128]."""
+    """Return B and C of four states at a step, each [1, 128]."""
     first = SUBLANES * (place * SPAN + step)
     rows = [span.refs["weights"][pl.ds(first + j, 1)] for j in range(SUBLANES)]
     return rows[:STATES], rows[STATES:]
@@ -184,18 +182,17 @@ def _weights(span, place, step):
 def _sweep(span, group, place, h, *, reverse, output):
     """Run four states over a span.
 
-    If there is a reference "states", the function writes the states before and after each step to it.
-
     Args:
         span: the span.
-        group: the index of the group of four states.
-        place: the place of B and C in "weights".
+        group: the index of the four states.
+        place: the place of their B and C in "weights".
         h: the states that enter, each [columns, 128].
-        reverse: whether the span is read from its end.
-        output: the name of an array in scratch memory to add the sum over n of C_n h_n to; or None.
+        reverse: whether to read the span from its end.
+        output: the name of the scratch array to which to add the sums over n of C_n h_n; or None.
 
     Returns:
-        The states that leave.
+        The states that leave. If there is scratch memory "states", it holds the states before and after
+        each step.
     """
     refs = span.refs
     A = [refs["A"][group * STATES + j, 0] for j in range(STATES)]
@@ -222,7 +219,7 @@ def _sweep(span, group, place, h, *, reverse, output):
 
 
 def _sum(values):
-    """Sum values in pairs."""
+    """Add values in pairs."""
     values = list(values)
     while len(values) > 1:
         values = [sum(values[i + 1 : i + 2], values[i]) for i in range(0, len(values), 2)]
@@ -239,7 +236,7 @@ def _keep_carry(refs, group, values):
 
 
 def _start(refs, carried):
-    """Put B above C for each group of four states, and initialise the carry in the first block."""
+    """Put B above C for each four states. In the first block, load the carry from `carried`."""
     columns = refs["columns"][0].astype(jnp.float32)
     states = columns.shape[0] // 2
     for first in range(0, states, STATES):
@@ -285,7 +282,7 @@ def forward(grid, refs, *, reverse):
 
 
 def backward(grid, refs, *, reverse):
-    """Compute a block of all cotangents from the states that enter its spans and the last cotangent."""
+    """Compute a block of all cotangents, from the states that enter its spans and the last cotangent."""
     _start(refs, "dlast")
     row_sums = [name for name in ("dD", "ddt_bias") if name in refs]
 
@@ -329,21 +326,21 @@ def backward(grid, refs, *, reverse):
 
 
 def _pull(span, group, place, dh, *, reverse):
-    """Compute the cotangents of four states backwards through a span.
+    """Run the recurrence of the cotangents of four states over a span.
 
-    The function adds the sum over n of g_n B_n to "g_B", and the sum over n of A_n log2(e) times the
-    cotangent of dt A_n to "dlog_A".
+    It adds the sums over n of g_n B_n to "g_B", and those of A_n log2(e) times the cotangent of dt A_n to
+    "dlog_A".
 
     Args:
         span: the span, after `_sweep`.
-        group: the index of the group of four states.
-        place: the place of B and C in "weights".
+        group: the index of the four states.
+        place: the place of their B and C in "weights".
         dh: the cotangents of the states that leave.
-        reverse: whether the span is read from its end.
+        reverse: whether `_sweep` read the span from its end.
 
     Returns:
-        The cotangents of the states that enter; the terms of the span in the cotangent of A; the cotangents
-        of B and C, [8, 128] like `_Span.columns`.
+        The cotangents of the states that enter; the span's term of the cotangent of A; the cotangents of B
+        and C, [8, 128] as `_Span.columns`.
     """
     refs = span.refs
     A = [refs["A"][group * STATES + j, 0] for j in range(STATES)]
@@ -384,7 +381,7 @@ def _pull(span, group, place, dh, *, reverse):
 
 
 def _finish(span, tile, k):
-    """Write the cotangents of a tile of the sequences, and add to the cotangents of D and dt_bias."""
+    """Write the cotangents of a tile of the sequences; add to the cotangents of D and of dt's bias."""
     refs, kept = span.refs, _kept(tile, k)
     u, dt, dv, g_B = span.load("u", tile, k), refs["plain_dt"][kept], refs["dv"][kept], refs["g_B"][kept]
     D = span.vector("D", k)
@@ -397,7 +394,7 @@ def _finish(span, tile, k):
         span.store("dz", tile, k, dgate * gate * (1 + z * (1 - gate)))
     ddt = math.log(2) * refs["dlog_A"][kept] + u * g_B
     if "dt_bias" in refs:
-        # The sigmoid of the raw step, precise even if the raw step is far below zero.
+        # exp(raw - softplus(raw)) is sigmoid(raw), accurate also where raw is far below zero.
         ddt *= jnp.exp(span.load("dt", tile, k) + span.vector("dt_bias", k) - dt)
         refs["ddt_bias"][0, :, _lanes(k)] += jnp.sum(ddt, axis=0, keepdims=True)
     span.store("ddt", tile, k, ddt)

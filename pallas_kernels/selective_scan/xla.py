@@ -1,14 +1,13 @@
-"""selective_scan in plain XLA: a loop over time on CPU, a parallel prefix within chunks on other platforms.
+"""selective_scan in plain XLA: a loop over time on CPU, a parallel prefix within chunks elsewhere.
 
-Decays and addends are N times as wide as the input. They are computed within a step or a chunk, and are
-never in memory for the whole length. The derivative keeps the state that enters every `CHUNK` steps, and
-recomputes the states between, one chunk at a time (Chen et al. 2016; for scans Gu and Dao 2023, appendix
-D).
+Decays and addends are N times as wide as the input. They exist for one step or one chunk at a time, never
+for the whole length. The gradient keeps the state that enters every `CHUNK` steps. It recomputes the others,
+a chunk at a time (Chen et al. 2016; for scans Gu and Dao 2023, appendix D).
 
-On CPU, a step is one pass over a state [rows, N, channels], with the batch rows of each direction as rows.
-A single row has no axis: with an axis of size 1, XLA's CPU compiler (of JAX 0.10) chooses a layout of the
-state in which a step takes six times as long. On accelerators, a loop of thousands of tiny steps leaves the
-device idle, so the steps of a chunk run as a parallel prefix (Blelloch 1990). Lowering makes the choice.
+On CPU, a step is one pass over a state [rows, N, channels], with one row per batch row and direction. A
+single row has no axis: with an axis of size 1, XLA's CPU compiler (of JAX 0.10) chooses another layout of
+the state, and a step takes six times as long. On accelerators, a loop of thousands of tiny steps leaves the
+device idle; there each chunk is a parallel prefix (Blelloch 1990). JAX chooses when it lowers the program.
 """
 
 from functools import partial
@@ -28,16 +27,16 @@ States = Float[Array, "*rows N channels"]
 
 
 class _Steps(NamedTuple):
-    """The inputs of the steps of a scan, in float32 and in reading order, with time as the first axis.
+    """The inputs of the steps of a scan, in float32 and in reading order. Time is the first axis.
 
-    The next axes are the direction and the batch, without axes of size 1.
+    The next axes are the directions and the batch. Axes of size 1 are left out.
 
     Attributes:
         dt: the step sizes.
         u: the inputs.
         B: the weights of the input.
         C: the weights of the output.
-        reset: the steps that the state before them does not enter; None without resets.
+        reset: True where nothing enters from the previous step; None for no resets.
     """
 
     dt: Float[Array, "*time_and_rows channels"]
@@ -48,11 +47,11 @@ class _Steps(NamedTuple):
 
 
 def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequence, State]:
-    """Return y in the dtype of `u`, and the last state in float32; JAX can differentiate it.
+    """Return y in the dtype of `u`, and the last state in float32. JAX can differentiate it.
 
     Args:
         inputs: the arrays.
-        direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
+        direction: "forward", "reverse", or "both": the second half of the channels in reverse.
     """
     u, dt, A, B, C, D = (array.astype(jnp.float32) for array in inputs[:6])
     if inputs.dt_bias is not None:
@@ -61,7 +60,7 @@ def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequenc
     parts = len(ways)
 
     def in_reading_order(arrays):
-        """Stack an array [time, ...] for each direction, with time reversed for the reverse direction."""
+        """Stack the arrays [time, ...] of all directions, flipped in time for the reverse direction."""
         turned = [array[::-1] if reverse else array for array, reverse in zip(arrays, ways, strict=True)]
         return _without_ones(jnp.stack(turned, axis=1), slice(1, 3))
 
@@ -95,7 +94,7 @@ def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequenc
 
 
 def _without_ones(array, axes):
-    """Squeeze the axes of size 1 in a slice of the axes."""
+    """Remove the axes among `axes` that have size 1."""
     return array.squeeze(tuple(axis for axis in range(array.ndim)[axes] if array.shape[axis] == 1))
 
 
@@ -148,14 +147,14 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 
 def _summed_to(shape, values):
-    """Sum over the axes along which an array of `shape` was broadcast."""
+    """Sum `values` over the axes along which an array of `shape` was broadcast."""
     values = values.sum(axis=tuple(range(values.ndim - len(shape))))
     spread = tuple(axis for axis, size in enumerate(shape) if size != values.shape[axis])
     return values.sum(axis=spread, keepdims=True)
 
 
 def _chunked(tree):
-    """Cut the first axis into chunks, and pad with steps of dt = 0, which leave a state unchanged."""
+    """Cut the first axis into chunks; pad the last one with dt = 0, which leaves the state unchanged."""
 
     def cut(values):
         chunk = min(CHUNK, values.shape[0])
@@ -171,13 +170,13 @@ def _whole(values, length):
 
 
 def _decays(A, steps):
-    """Return exp(dt A), zero at resets, with the axes of N and channels last."""
+    """Return exp(dt A), zero at resets, [..., N, channels]."""
     decays = jnp.exp(steps.dt[..., None, :] * A)
     return decays if steps.reset is None else jnp.where(steps.reset[..., None, None], 0.0, decays)
 
 
 def _addends(steps):
-    """Return dt u B, with the axes of N and channels last."""
+    """Return dt u B, [..., N, channels]."""
     return (steps.dt * steps.u)[..., None, :] * steps.B[..., None]
 
 
@@ -187,7 +186,7 @@ def _readout(h, steps):
 
 
 def _loop_forward(A, h, chunk):
-    """Return y of the steps of a chunk, and the state that leaves it."""
+    """Return y of a chunk, and the state that leaves it."""
 
     def step(h, steps):
         h = _decays(A, steps) * h + _addends(steps)
@@ -198,7 +197,7 @@ def _loop_forward(A, h, chunk):
 
 
 def _loop_backward(A, dleaving, h, chunk, dy):
-    """Return the cotangents of the state that enters a chunk, of A, and of its steps (`_Steps`)."""
+    """Return the cotangents of the state that enters a chunk, of A, and of the steps (`_Steps`)."""
 
     def recompute(h, now):
         steps, dy = now
@@ -220,17 +219,17 @@ def _loop_backward(A, dleaving, h, chunk, dy):
 
 
 def _prefix_forward(A, h, chunk):
-    """Do the same as `_loop_forward` with a parallel prefix."""
+    """Do the work of `_loop_forward` with a parallel prefix."""
     states = _prefix(_decays(A, chunk), _addends(chunk), h)
     return _readout(states, chunk), states[-1]
 
 
 def _prefix_backward(A, dleaving, h, chunk, dy):
-    """Do the same as `_loop_backward` with a parallel prefix."""
+    """Do the work of `_loop_backward` with a parallel prefix."""
     decays = _decays(A, chunk)
     states = _prefix(decays, _addends(chunk), h)
     h_prev = jnp.concatenate([h[None], states[:-1]])
-    # g[t] = dy[t] C[t] + decay[t+1] g[t+1]; the cotangent of the leaving state enters with a decay of 1.
+    # g[t] = dy[t] C[t] + decay[t+1] g[t+1]. The cotangent of the leaving state enters with decay 1.
     following = jnp.concatenate([jnp.ones_like(decays[:1]), decays[:0:-1]])
     g = _prefix(following, (dy[..., None, :] * chunk.C[..., None])[::-1], dleaving)[::-1]
     dA, found = _gradients(A, chunk, g, dlog_decay=decays * g * h_prev)
@@ -238,7 +237,7 @@ def _prefix_backward(A, dleaving, h, chunk, dy):
 
 
 def _prefix(decays, addends, first):
-    """Return h[t] = decays[t] h[t-1] + addends[t] for all t along the first axis, after h[-1] = `first`."""
+    """Return h[t] = decays[t] h[t-1] + addends[t] for all t along the first axis, with h[-1] = `first`."""
 
     def combine(left, right):
         return left[0] * right[0], right[0] * left[1] + right[1]
@@ -248,13 +247,13 @@ def _prefix(decays, addends, first):
 
 
 def _gradients(A, steps, g, *, dlog_decay):
-    """Return the cotangent of A for each row, and the cotangents of steps as (dt, u, B).
+    """Return the cotangent of A per row, and the cotangents of dt, u and B.
 
     Args:
         A: the rates.
         steps: one step, or several along a first axis.
         g: the cotangent of the state after each step.
-        dlog_decay: the cotangent of the logarithm of each step's decay.
+        dlog_decay: the cotangent of the logarithm of its decay.
     """
     g_B = jnp.sum(g * steps.B[..., None], axis=-2)
     ddt = jnp.sum(dlog_decay * A, axis=-2) + steps.u * g_B
@@ -263,5 +262,5 @@ def _gradients(A, steps, g, *, dlog_decay):
 
 
 def _sum_channels(states, weights):
-    """Return the weighted sum over the channels of states [.., N, channels]; weights [.., channels]."""
+    """Sum states [.., N, channels] over the channels with weights [.., channels]."""
     return jnp.einsum("...nc,...c->...n", states, weights, precision="highest")
