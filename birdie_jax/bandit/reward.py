@@ -13,7 +13,7 @@ _E = math.e
 def reward(old_loss: ArrayLike, new_loss: ArrayLike) -> jax.Array:
     """Return the reward of each arm for one action.
 
-    The formula is the published Birdie code's of November 2024; the paper (section 3.3) gives none.
+    The formula is from the published Birdie code of November 2024. The paper (section 3.3) gives none.
 
     With L0 the loss before and L1 the loss after:
 

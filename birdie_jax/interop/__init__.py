@@ -1,4 +1,4 @@
-"""Models as folders for other programs, and saved states as files; both use safetensors."""
+"""Model folders that other programs can read, and files of saved states. Both use safetensors."""
 
 from birdie_jax.interop.huggingface_folder import has_counterpart, read_huggingface, write_huggingface
 from birdie_jax.interop.model_folder import ExportedModel, read_model, write_model

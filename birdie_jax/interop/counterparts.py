@@ -1,4 +1,4 @@
-"""Conversion of settings and tensors between models of `transformers` and models of this project."""
+"""Mappings between models of `transformers` and of this project: configurations and tensors."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from birdie_jax.errors import ConfigError, InteropError, shown
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
-# The only objective for a model without a start token: a prompt begins a text.
+# Without a start token a prompt begins a text, as in causal language modelling.
 _ARMS = {"causal_lm": {"objective": "causal_lm"}}
 
 
 def read_built(described: Mapping[str, Any], built: Mapping[str, Any], path: Path) -> None:
-    """Check the settings that support one value only; files may lack them.
+    """Check the settings that support only one value. Files may omit them.
 
     Args:
         described: the contents of a config.json.
@@ -41,16 +41,16 @@ Settings = TypeVar("Settings")
 
 
 def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, **derived: Any) -> Settings:
-    """Return the settings of a config.json that are fields of the dataclass `kind`.
+    """Return the settings of a config.json that are fields of `kind`, a dataclass.
 
     Args:
-        kind: the dataclass; the file or `derived` must have each field without a default.
+        kind: the dataclass; a field without a default must be in the file, or derived.
         described: the contents of the file.
         path: the file, for messages.
-        derived: values of fields, computed from other settings, for files without these fields.
+        derived: fields that other settings give if the file lacks them.
 
     Raises:
-        InteropError: a field is missing or invalid, or differs from its derived value.
+        InteropError: a field is missing or unusable, or differs from its derived value.
     """
     fields = dataclasses.fields(cast(Any, kind))
     given = {field.name: described[field.name] for field in fields if field.name in described}
@@ -67,17 +67,17 @@ def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, 
 def foreign_config(
     model: ModelConfig, *, vocab_size: int, end_token: int | None, conv_taps: int, path: Path
 ) -> Config:
-    """Return the configuration of a model from another library: its token i becomes token 256 + i.
+    """Return the configuration of a model whose token i is token 256 + i here. It has no other tokens.
 
     Args:
         model: the architecture, except the fields that this function sets.
         vocab_size: the number of the model's tokens.
-        end_token: the token that ends a text in the other library.
-        conv_taps: the taps of the model's short convolution.
+        end_token: the id of the model's end-of-text token.
+        conv_taps: the number of taps of the model's short convolution.
         path: the file of the model, for messages.
 
     Raises:
-        InteropError: no token ends a text, or this program does not support a field.
+        InteropError: the model has no end-of-text token, or this program does not support a field.
     """
     if end_token is None or not 0 <= end_token < vocab_size:
         raise InteropError(
@@ -120,11 +120,11 @@ class Form(NamedTuple):
 
 
 class Counterpart(NamedTuple):
-    """A tensor of another library and the tensors of this project with the same numbers.
+    """A tensor of a `transformers` model and its counterpart here.
 
     Attributes:
         theirs: the name of their tensor.
-        ours: the names of our tensors; their tensor stacks them along its first axis.
+        ours: the names of our tensors. Their tensor stacks them.
         form: the conversion of each of our tensors.
     """
 
@@ -133,18 +133,18 @@ class Counterpart(NamedTuple):
     form: Form
 
     def take_apart(self, tensor: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return our tensors, with the shapes in `shapes`, from their tensor."""
+        """Split their tensor into ours, which have the given `shapes`."""
         rows = [Counterpart(self.theirs, (name,), self.form).shape(shapes)[0] for name in self.ours]
         parts = np.split(tensor, np.cumsum(rows)[:-1])
         return {name: self.form.to_ours(part) for name, part in zip(self.ours, parts, strict=True)}
 
     def put_together(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return their tensor from our tensors."""
+        """Join our tensors into theirs."""
         return np.concatenate([self.form.to_theirs(tensors[name]) for name in self.ours])
 
     def shape(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-        """Return the shape of their tensor for our shapes."""
-        # A broadcast scalar takes no memory for any shape.
+        """Return the shape of their tensor, given the shapes of ours."""
+        # A broadcast array takes no memory.
         parts = [
             self.form.to_theirs(np.broadcast_to(np.float32(0), shapes[name])).shape for name in self.ours
         ]
@@ -152,10 +152,9 @@ class Counterpart(NamedTuple):
 
 
 SAME = Form(lambda tensor: tensor, lambda tensor: tensor)
-# Linear maps: theirs are [outputs, inputs], ours are [inputs, outputs].
+# Their maps are [outputs, inputs]; our maps are [inputs, outputs].
 MAP = Form(lambda tensor: tensor.T, lambda tensor: tensor.T)
-# Short convolutions: theirs are [channels, 1, taps] with the oldest input's tap first, ours are
-# [taps, channels] with the newest input's tap first.
+# Their taps are [channels, 1, taps], oldest input first. Our taps are [taps, channels], newest input first.
 TAPS = Form(lambda tensor: tensor[:, 0, ::-1].T, lambda tensor: tensor.T[:, None, ::-1])
 
 
@@ -164,7 +163,7 @@ def of_layer(parts: tuple[Counterpart, ...], theirs: str, layer: int) -> tuple[C
 
     Args:
         parts: the tensors of any layer, with names relative to the layer.
-        theirs: the name of their layers, without the number.
+        theirs: their name of the layer, without its number.
         layer: the number of the layer.
     """
     return tuple(

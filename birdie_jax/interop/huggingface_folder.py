@@ -1,7 +1,7 @@
-"""Conversion of Hugging Face models to this project and back, bit for bit.
+"""Convert a `transformers` model, or a model in the same layout, to this project and back, bit for bit.
 
-Their token i is token 256 + i in this project. The rows of the 256 special tokens, and the rows of padding,
-start at the mean of the other rows. Such a model uses no special tokens; the configuration records this
+Their token i is token 256 + i here. The rows of the 256 special tokens, and the rows that pad the table,
+start as the mean of the other rows. Such a model has no special tokens; the configuration records this
 (`model.start_token`, `model.min_predicted_id` and the fields next to them).
 """
 
@@ -47,15 +47,15 @@ HEAD = "lm_head.weight"
 
 
 class HuggingFaceModel(NamedTuple):
-    """A kind of model of another library.
+    """A kind of model of `transformers`.
 
     Attributes:
-        model_type: the name in a config.json.
+        model_type: the name of the kind in config.json.
         read_settings: (contents of a config.json, its path) -> settings.
-        to_config: (settings, type of computation, path) -> configuration.
-        from_config: (architecture, rows of their embedding) -> settings.
+        to_config: (settings, type of computation, path) -> our configuration.
+        from_config: (architecture, number of rows in their embedding) -> settings.
         counterparts: architecture -> all tensors except the embedding and the head.
-        embeddings: the names of the embedding: first the name to write, then other names to read.
+        embeddings: the names of the embedding. The first is written; the reader accepts all.
     """
 
     model_type: str
@@ -103,7 +103,7 @@ _MODELS = {
 
 
 def kind_of_folder(described: dict[str, Any], path: Path) -> HuggingFaceModel:
-    """Return the kind of model that a config.json describes.
+    """Return the kind of the model that a config.json describes.
 
     Raises:
         InteropError: this program does not read this kind.
@@ -117,7 +117,7 @@ def kind_of_folder(described: dict[str, Any], path: Path) -> HuggingFaceModel:
 
 
 def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
-    """Return the kind of model in the other library for an architecture of this project.
+    """Return the kind of a model of this project in `transformers`.
 
     Raises:
         InteropError: this program does not write this kind.
@@ -131,9 +131,9 @@ def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
 
 
 def has_counterpart(model: ModelConfig) -> bool:
-    """Return whether `write_huggingface` can write a model as a class of another library.
+    """Return whether `write_huggingface` can write a model for a class of another library.
 
-    `transformers` has no Gated DeltaNet; the function returns True for one from flash-linear-attention.
+    `transformers` has no class for Gated DeltaNet. A Gated DeltaNet from flash-linear-attention counts.
     """
     if model.name not in _MODELS or (model.name == "gated_deltanet" and model.start_token):
         return False
@@ -153,12 +153,12 @@ def read_huggingface(folder: epath.PathLike, dtype: str | None = None) -> Export
 
     Args:
         folder: the folder, on this machine.
-        dtype: the type of activations and matrix products; parameters keep their types. None = float32, or
-            the type of the run that trained the model, if the folder records it.
+        dtype: the type of activations and matrix products; parameters keep their own type. None is the
+            type of the run that trained the model if the folder records it, otherwise float32.
 
     Raises:
-        InteropError: a file is missing or damaged, the files contradict each other, or a setting is
-            not supported.
+        InteropError: a file is missing or damaged, the files contradict one another, or a setting is not
+            supported.
     """
     if is_remote(make_path(folder)):
         raise InteropError(f"{folder}: found a URL; allowed: a folder on this machine")
@@ -206,7 +206,7 @@ def _read_tensors(  # noqa: PLR0917
     shapes: dict[str, tuple[int, ...]],
     path: Path,
 ) -> dict[str, Tensor]:
-    """Return our tensors; `shapes` has their shapes by name."""
+    """Return our tensors by name. `shapes` has the shape of each."""
     parts = kind.counterparts(model)
     table = (settings.vocab_size, settings.hidden_size)
     found = [name for name in kind.embeddings if name in stored.files]
@@ -231,7 +231,7 @@ def _read_tensors(  # noqa: PLR0917
 
 
 def _with_special_rows(rows: Tensor, count: int) -> Tensor:
-    """Return a table of `count` rows with `rows` after the special tokens, and the mean elsewhere."""
+    """Return a table of `count` rows, with rows for special tokens before the rows of text."""
     table = np.empty((count, rows.shape[1]), rows.dtype)
     table[:] = rows.mean(axis=0, dtype=np.float64)
     table[NUM_SPECIAL_TOKENS : NUM_SPECIAL_TOKENS + len(rows)] = rows
@@ -241,15 +241,15 @@ def _with_special_rows(rows: Tensor, count: int) -> Tensor:
 def write_huggingface(
     folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer, *, card: str = ""
 ) -> None:
-    """Write a model to a new folder in the format of its class in another library.
+    """Write a model of `_MODELS` to the new `folder`, in the format of `transformers`.
 
-    The function omits the rows of special tokens; tensors keep their types. If the scaled embedding differs
-    from the head, as with `model.embedding_scale`, it writes two tensors. It writes `card` to README.md,
-    if not empty.
+    The function omits the rows of special tokens. Tensors keep their types. If the head differs from the
+    embedded tokens, for example because of `model.embedding_scale`, it writes two tensors. If `card` is
+    not empty, it becomes README.md.
 
     Raises:
-        InteropError: the library does not support the model (another architecture or a bidirectional model,
-            for example), or the folder exists or cannot be written.
+        InteropError: `transformers` does not support the model, the model is bidirectional, the folder
+            exists, or the folder cannot be written.
     """
     model = config.model
     last = model.max_predicted_id or NUM_SPECIAL_TOKENS + tokenizer.num_pieces - 1
@@ -264,7 +264,7 @@ def write_huggingface(
     rows = slice(NUM_SPECIAL_TOKENS, last + 1)
     tensors = {one.theirs: one.put_together(ours) for one in kind.counterparts(model)}
     embedding = ours["embedding"][rows]
-    # A product would be float32 for any type of the table.
+    # Multiplication returns float32 for every type of table.
     tensors[kind.embeddings[0]] = embedding if scale == 1 else embedding * np.float32(scale)
     if not settings.tie_word_embeddings:
         tensors[HEAD] = ours["embedding" if model.tie_embeddings else "head"][rows]

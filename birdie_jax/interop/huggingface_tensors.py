@@ -1,4 +1,4 @@
-"""The tensors of a Hugging Face folder, in one safetensors file or in shards with an index."""
+"""The tensors of a Hugging Face folder: one safetensors file, or shards with an index."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,11 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class StoredTensors(NamedTuple):
-    """The tensors of a folder, read on access.
+    """The tensors of a folder, which are read on access.
 
     Attributes:
         where: the file that lists the tensors, for messages.
-        files: name of a tensor -> its open file and the path of this file.
+        files: name -> the open file with the tensor, and its path.
     """
 
     where: Path
@@ -32,10 +32,10 @@ class StoredTensors(NamedTuple):
         return tuple(self.files[name][0].get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        """Return a tensor in its stored type; float64 becomes float32.
+        """Return a tensor in its own type, or in float32 if it is float64.
 
         Raises:
-            InteropError: the tensor cannot be read or has an unsupported type.
+            InteropError: the tensor cannot be read, or has another type.
         """
         file, path = self.files[name]
         try:
@@ -45,7 +45,7 @@ class StoredTensors(NamedTuple):
         return tensor.astype(np.float32) if tensor.dtype == np.float64 else tensor
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], described_by: str) -> None:
-        """Check that the tensors have the names and shapes in `shapes`.
+        """Check that the tensors have the names and shapes of `shapes`.
 
         Args:
             shapes: name -> shape of every tensor of the model.
@@ -74,8 +74,8 @@ def open_tensors(folder: Path) -> Iterator[StoredTensors]:
     """Yield the tensors of a folder.
 
     Raises:
-        InteropError: the folder has no safetensors, a shard is missing or damaged, or the shards do not
-            match their index. A pickle is always refused.
+        InteropError: there are no tensors, a shard is missing or damaged, or the shards do not match their
+            index. Pickle files are always refused.
     """
     index = folder / INDEX
     listed = _read_index(index) if index.exists() else None
@@ -88,7 +88,7 @@ def open_tensors(folder: Path) -> Iterator[StoredTensors]:
         files: dict[str, tuple[safe_open, Path]] = {}
         for path in paths:
             file = held.enter_context(_open(path))
-            for name in file.keys():  # noqa: SIM118 - not a mapping
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
                 files[name] = (file, path)
         if listed is not None:
             _check_index(index, listed, files)

@@ -1,4 +1,4 @@
-"""Mamba of `transformers`: the counterparts of its config.json and tensors in this project."""
+"""A Mamba of `transformers`: its config.json and tensors, and their counterparts here."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 EMBEDDING = "backbone.embeddings.weight"
-# The name in the authors' program.
+# The name in the authors' code.
 EMBEDDING_OF_AUTHORS = "backbone.embedding.weight"
 
 LAYER = (
@@ -38,7 +38,7 @@ LAYER = (
     Counterpart("mixer.D", ("mixer.D",), SAME),
     Counterpart("mixer.out_proj.weight", ("mixer.out.kernel",), MAP),
 )
-"""The tensors of a layer; the rows of in_proj are x, then z."""
+"""The tensors of a layer. in_proj has the rows of x, followed by the rows of z."""
 
 OUTSIDE = (Counterpart("backbone.norm_f.weight", ("final_norm.scale",), SAME),)
 """The tensors outside the layers, except the embedding and the head, which have other rows."""
@@ -51,7 +51,7 @@ def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
 
 
 MODEL_TYPE = "mamba"
-# Settings that support one value only; files may lack them.
+# Settings that support only one value. Files may omit them.
 _BUILT: dict[str, Any] = {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu", "ssm_cfg": {}}
 
 
@@ -60,17 +60,17 @@ class MambaSettings:
     """The settings of a config.json that define the computation; see `MambaConfig` of `transformers`.
 
     Attributes:
-        vocab_size: the number of rows of the embedding.
+        vocab_size: the number of rows in the embedding.
         hidden_size: the width D of the residual stream.
         num_hidden_layers: the number of layers.
-        intermediate_size: the inner channels E.
-        state_size: the states N of a channel.
-        conv_kernel: the taps of the short convolution.
+        intermediate_size: the number E of inner channels.
+        state_size: the number N of states per channel.
+        conv_kernel: the number of taps in the short convolution.
         time_step_rank: the rank R of the map to the steps.
         layer_norm_epsilon: the number added to the mean square in norms.
         residual_in_fp32: whether the residual stream is always float32.
         tie_word_embeddings: whether the head is the embedding.
-        eos_token_id: the token that ends a text.
+        eos_token_id: the end-of-text token.
     """
 
     vocab_size: int
@@ -87,12 +87,12 @@ class MambaSettings:
 
     @property
     def embedding_scale(self) -> float:
-        """The factor of an embedded token."""
+        """The factor on embedded tokens."""
         return 1.0
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the special tokens of the tokenizer."""
+        """The ids of the special tokens, by their names in a tokenizer's configuration."""
         return dict.fromkeys(("bos_token", "eos_token", "pad_token"), self.eos_token_id)
 
     def to_json(self) -> dict[str, Any]:
@@ -160,11 +160,11 @@ def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> MambaSettings:
-    """Return the settings of the Mamba in `transformers` with this architecture.
+    """Return the settings of a Mamba for `transformers`.
 
     Args:
         model: the architecture.
-        vocab_size: the number of rows of the embedding in `transformers`.
+        vocab_size: the number of rows in their embedding.
 
     Raises:
         InteropError: the model is bidirectional.

@@ -1,4 +1,4 @@
-"""Mamba-2 of `transformers`: the counterparts of its config.json and tensors in this project."""
+"""A Mamba-2 of `transformers`: its config.json and tensors, and their counterparts here."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -41,10 +41,10 @@ LAYER = (
     Counterpart("mixer.norm.weight", ("mixer.norm_scale",), SAME),
     Counterpart("mixer.out_proj.weight", ("mixer.out.kernel",), MAP),
 )
-"""The tensors of a layer; the rows of in_proj are z, x, B, C and the steps, those of conv1d x, B and C."""
+"""The tensors of a layer. in_proj has the rows of z, x, B, C and the steps; conv1d has x, B and C."""
 
 MODEL_TYPE = "mamba2"
-# Settings that support one value only; files may lack them.
+# Settings that support only one value. Files may omit them.
 _BUILT: dict[str, Any] = {
     "use_bias": False,
     "use_conv_bias": True,
@@ -52,9 +52,9 @@ _BUILT: dict[str, Any] = {
     "rms_norm": True,
     "norm_before_gate": False,
 }
-# Settings of the authors' program that `transformers` lacks.
+# Settings of the authors' code that `transformers` lacks.
 _OF_AUTHORS = ("rms_norm", "norm_before_gate")
-# The forms of "no limit" in files of different versions.
+# "No limit", as different versions write it.
 _UNLIMITED = ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}])
 
 
@@ -69,18 +69,18 @@ class Mamba2Settings:
     """The settings of a config.json that define the computation; see `Mamba2Config` of `transformers`.
 
     Attributes:
-        vocab_size: the number of rows of the embedding.
+        vocab_size: the number of rows in the embedding.
         hidden_size: the width D of the residual stream.
         num_hidden_layers: the number of layers.
         num_heads: the number of heads.
-        head_dim: the channels P of a head.
-        state_size: the states N of a channel.
-        n_groups: the groups of heads that share B and C.
-        conv_kernel: the taps of the short convolution.
+        head_dim: the number P of channels per head.
+        state_size: the number N of states per channel.
+        n_groups: the number of groups of heads that share B and C.
+        conv_kernel: the number of taps in the short convolution.
         layer_norm_epsilon: the number added to the mean square in norms.
         residual_in_fp32: whether the residual stream is always float32.
         tie_word_embeddings: whether the head is the embedding.
-        eos_token_id: the token that ends a text.
+        eos_token_id: the end-of-text token.
     """
 
     vocab_size: int
@@ -98,12 +98,12 @@ class Mamba2Settings:
 
     @property
     def embedding_scale(self) -> float:
-        """The factor of an embedded token."""
+        """The factor on embedded tokens."""
         return 1.0
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the special tokens of the tokenizer."""
+        """The ids of the special tokens, by their names in a tokenizer's configuration."""
         return dict.fromkeys(("bos_token", "eos_token", "pad_token"), self.eos_token_id)
 
     def to_json(self) -> dict[str, Any]:
@@ -185,11 +185,11 @@ def to_config(settings: Mamba2Settings, dtype: str, path: Path) -> Config:
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> Mamba2Settings:
-    """Return the settings of the Mamba-2 in `transformers` with this architecture.
+    """Return the settings of a Mamba-2 for `transformers`.
 
     Args:
         model: the architecture.
-        vocab_size: the number of rows of the embedding in `transformers`.
+        vocab_size: the number of rows in their embedding.
 
     Raises:
         InteropError: the model is bidirectional.

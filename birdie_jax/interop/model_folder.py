@@ -1,7 +1,7 @@
 """Write a model to a folder (model.safetensors, config.json, tokenizer.model), and read it bit for bit.
 
-A folder for `transformers` with PyTorch files (`transformers_folder`) has the same description in its
-config.json. This module reads it too.
+The config.json of a `transformers` folder with PyTorch files (`transformers_folder`) contains the same
+description, so `read_model` also reads such folders.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ from birdie_jax.storage.typed import parse_typed
 from birdie_jax.text import Tokenizer
 
 CONFIG = "config.json"
-"""The last file of an upload to a bucket; a folder without it has no model."""
+"""The file that is written to a bucket last. A folder without it contains no model."""
 
 
 @contextlib.contextmanager
 def new_folder(folder: epath.PathLike) -> Iterator[Path]:
-    """Yield a folder for a model's files, including `CONFIG`; on exit it becomes `folder`.
+    """Yield a folder for a model's files, including `CONFIG`. On exit, it becomes `folder`.
 
     Raises:
         InteropError: the folder exists, or cannot be written.
@@ -67,7 +67,7 @@ def new_folder(folder: epath.PathLike) -> Iterator[Path]:
         make_folders(partial)
         yield Path(partial)
         for path in Path(partial).iterdir():
-            # The safetensors library makes its file readable only for its owner.
+            # The library that writes the weights makes the file readable only by its owner.
             shutil.copymode(partial / CONFIG, path)
             sync(epath.Path(path))
         publish(partial, folder)
@@ -91,7 +91,7 @@ def _is_there(path: epath.Path) -> bool:
 WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.model", "README.md"
 _FORMAT, _VERSION = "birdie_jax", 1
 DESCRIPTION = "birdie_jax"
-"""The key of config.json with the description, in a folder for `transformers`."""
+"""The key of the description in the config.json of a `transformers` folder."""
 _EXPORTED = "a folder that birdie_jax.export or birdie_jax.import_model wrote"
 
 
@@ -105,8 +105,8 @@ class _Description:
         step: the train step of the parameters.
         parameters: the number of parameters.
         vocab_size: the number of rows of the embedding table.
-        tokenizer_sha256: the hash of the model's tokenizer.
-        config: the configuration of the run, nested dictionaries.
+        tokenizer_sha256: the hash of the tokenizer of the training run.
+        config: the configuration of the run, as nested dictionaries.
     """
 
     format: str
@@ -123,7 +123,7 @@ class ExportedModel(NamedTuple):
 
     Attributes:
         config: the configuration of the run that trained the model.
-        params: the model's parameters, in the types of the file.
+        params: the model's parameters, as arrays of their stored types.
         tokenizer: the model's tokenizer.
         step: the train step of the parameters.
     """
@@ -143,7 +143,7 @@ def write_model(
     *,
     card: str = "",
 ) -> None:
-    """Write a model to a new folder, which appears complete or not at all.
+    """Write a model to `folder`, which must not exist. The write is atomic.
 
     Args:
         folder: the new folder.
@@ -151,10 +151,10 @@ def write_model(
         params: the model's parameters.
         tokenizer: the model's tokenizer.
         step: the train step of the parameters.
-        card: the text of README.md; empty = no such file.
+        card: the text of README.md. If empty, the folder has no README.md.
 
     Raises:
-        InteropError: the folder exists, or cannot be written, or the file format lacks a parameter's type.
+        InteropError: the folder exists or cannot be written, or the file format lacks a parameter's type.
     """
     model = ExportedModel(config, params, tokenizer, step)
     named = named_tensors(params)
@@ -166,12 +166,12 @@ def write_model(
 
 
 def named_tensors(params: PyTree) -> dict[str, np.ndarray]:
-    """Return the parameters as host arrays by their names in files."""
+    """Return the parameters as host arrays, by their names in files."""
     return {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()}
 
 
 def describe(model: ExportedModel) -> dict[str, Any]:
-    """Return the contents of config.json, which `read_model` requires."""
+    """Return the contents of the config.json that `read_model` reads."""
     description = _Description(
         format=_FORMAT,
         format_version=_VERSION,
@@ -192,7 +192,7 @@ def write_card(folder: Path, card: str) -> None:
 
 @contextlib.contextmanager
 def _local_weights(path: epath.Path) -> Iterator[Path]:
-    """Yield the weights as a local file; their reader accepts no other."""
+    """Yield the weights as a local file, because the safetensors reader supports only local files."""
     if not is_remote(path):
         yield Path(path)
         return
@@ -212,7 +212,7 @@ def read_model(folder: epath.PathLike) -> ExportedModel:
     """Read a model from `folder`.
 
     Raises:
-        InteropError: a file is missing or damaged, or the files contradict each other.
+        InteropError: a file is missing or damaged, or the files contradict one another.
     """
     folder = make_path(folder)
     path = folder / CONFIG
@@ -243,7 +243,7 @@ def read_model_config(folder: epath.PathLike) -> Config:
 
 
 def _read_description(path: epath.Path) -> tuple[_Description, Config, bool]:
-    """Return the description, its configuration, and whether the tensors have the layout of PyTorch."""
+    """Return the description, its configuration, and whether the tensors have the PyTorch layout."""
     try:
         described = read_json(path, _EXPORTED)
         by_torch = isinstance(described.get(DESCRIPTION), dict)

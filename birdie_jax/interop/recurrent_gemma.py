@@ -1,4 +1,4 @@
-"""RecurrentGemma of `transformers`: the counterparts of its config.json and tensors in this project."""
+"""A RecurrentGemma of `transformers`: its config.json and tensors, and their counterparts here."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def _map(theirs: str, ours: str) -> tuple[Counterpart, Counterpart]:
-    """Return the weight and the bias of a linear map."""
+    """Return a map and its bias."""
     return (
         Counterpart(f"{theirs}.weight", (f"{ours}.kernel",), MAP),
         Counterpart(f"{theirs}.bias", (f"{ours}.bias",), SAME),
@@ -47,7 +47,7 @@ EVERY_LAYER = (
     *_map("mlp_block.up_proj", "mlp.in"),
     *_map("mlp_block.down_proj", "mlp.out"),
 )
-"""The tensors that both kinds of layers have."""
+"""The tensors of every layer."""
 
 ATTENTION_LAYER = (
     *(
@@ -56,15 +56,15 @@ ATTENTION_LAYER = (
     ),
     *_map("temporal_block.o_proj", "mixer.out"),
 )
-"""The other tensors of an attention layer."""
+"""The additional tensors of an attention layer."""
 
 OUTSIDE = (Counterpart("model.final_norm.weight", ("final_norm.scale",), SAME),)
 """The tensors outside the layers, except the embedding and the head, which have other rows."""
 
 
 def recurrent_layer(heads: int) -> tuple[Counterpart, ...]:
-    """Return the other tensors of a recurrent layer with gates of `heads` blocks."""
-    # In `transformers`: [heads, channels of a head].
+    """Return the additional tensors of a recurrent layer whose gates have `heads` blocks."""
+    # Their biases are [heads, channels of a head].
     by_head = Form(lambda tensor: tensor.reshape(-1), lambda tensor: tensor.reshape(heads, -1))
     gates = (("input_gate", "input_gate"), ("recurrent_gate", "recurrence_gate"))
     return (
@@ -98,7 +98,7 @@ def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
 
 
 MODEL_TYPE = "recurrent_gemma"
-# Settings that support one value only; files may lack them.
+# Settings that support only one value. Files may omit them.
 _BUILT: dict[str, Any] = {
     "attention_bias": False,
     "attention_dropout": 0.0,
@@ -114,23 +114,23 @@ class RecurrentGemmaSettings:
     """The settings of a config.json that define the computation; see transformers' `RecurrentGemmaConfig`.
 
     Attributes:
-        vocab_size: the number of rows of the embedding.
+        vocab_size: the number of rows in the embedding.
         hidden_size: the width D of the residual stream.
         num_hidden_layers: the number of layers.
         intermediate_size: twice the inner width of the MLP.
-        num_attention_heads: the heads of attention, and the blocks of the gates of the recurrence.
-        num_key_value_heads: the heads of keys and values.
-        lru_width: the recurrent channels.
-        attention_window_size: the number of tokens that a token attends to, itself included.
-        conv1d_width: the taps of the short convolution.
-        logits_soft_cap: the bound of the scores.
+        num_attention_heads: the number of attention heads, and of blocks in the recurrence's gates.
+        num_key_value_heads: the number of heads for keys and values.
+        lru_width: the number of recurrent channels.
+        attention_window_size: the number of tokens that a token attends to, including itself.
+        conv1d_width: the number of taps in the short convolution.
+        logits_soft_cap: the soft cap of the logits.
         rms_norm_eps: the number added to the mean square in norms.
         block_types: the pattern of the layers.
         rope_theta: the base of the rotary frequencies.
-        partial_rotary_factor: the share of a head's channels with rotary positions.
+        partial_rotary_factor: the share of a head's channels that are rotated.
         tie_word_embeddings: whether the head is the embedding.
-        bos_token_id: the token that begins a text.
-        eos_token_id: the token that ends a text.
+        bos_token_id: the beginning-of-text token.
+        eos_token_id: the end-of-text token.
     """
 
     vocab_size: int
@@ -153,12 +153,12 @@ class RecurrentGemmaSettings:
 
     @property
     def embedding_scale(self) -> float:
-        """The factor of an embedded token: the root of the width in bfloat16, as in `transformers`."""
+        """The factor on embedded tokens: the square root of the width, in bfloat16."""
         return float(jnp.bfloat16(self.hidden_size**0.5))
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the special tokens of the tokenizer."""
+        """The ids of the special tokens, by their names in a tokenizer's configuration."""
         return {"bos_token": self.bos_token_id, "eos_token": self.eos_token_id, "pad_token": _PAD}
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def read_settings(described: dict[str, Any], path: Path) -> RecurrentGemmaSettin
         raise InteropError(
             f"{path}: {_ROPE}: found {shown(rope)}, which is not supported; allowed: rope_type 'default'"
         )
-    # Older files have the settings of `rope_parameters` at the top level.
+    # Older files have the rotary settings at the top level.
     described = described | {name: value for name, value in rope.items() if name != "rope_type"}
     fields = dataclasses.fields(RecurrentGemmaSettings)
     given = {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
@@ -270,14 +270,14 @@ def to_config(settings: RecurrentGemmaSettings, dtype: str, path: Path) -> Confi
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
-    """Return the settings of the RecurrentGemma in `transformers` with this architecture.
+    """Return the settings of a RecurrentGemma for `transformers`.
 
     Args:
         model: the architecture.
-        vocab_size: the number of rows of the embedding in `transformers`.
+        vocab_size: the number of rows in their embedding.
 
     Raises:
-        InteropError: the model is bidirectional, or differs where RecurrentGemma has no setting.
+        InteropError: the model is bidirectional, or RecurrentGemma lacks a setting that it needs.
     """
     attention, hawk = model.section(AttentionConfig), model.section(HawkConfig)
     for field, found, wanted in (

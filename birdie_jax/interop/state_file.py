@@ -1,4 +1,4 @@
-"""A saved state as one safetensors file; its metadata identify the model of the state."""
+"""Saved states as safetensors files. The metadata identifies the model of the state."""
 
 import dataclasses
 import hashlib
@@ -33,10 +33,10 @@ class ModelIdentity:
 
     Attributes:
         name: the name of the architecture, `config.model.name`.
-        origin: the folder and the step, in words.
+        origin: the folder and the step, as text.
         step: the train step of the parameters.
         dtype: the type of the computation, `config.model.dtype`.
-        architecture_sha256: the hash of the fields of `config.model` that are not at their defaults.
+        architecture_sha256: the hash of the fields of `config.model` that differ from their defaults.
         parameters_sha256: the hash of the names, shapes, types and bytes of the parameters.
         tokenizer_sha256: the hash of the tokenizer.
     """
@@ -50,7 +50,7 @@ class ModelIdentity:
     tokenizer_sha256: str
 
     def difference(self, other: "ModelIdentity") -> str | None:
-        """Return why another model cannot use data of this model; None if both are the same."""
+        """Return why another model cannot use data of this model, or None if both are the same."""
         if (self.architecture_sha256, self.parameters_sha256) != (
             other.architecture_sha256,
             other.parameters_sha256,
@@ -73,18 +73,16 @@ class ModelIdentity:
 def identify_model(
     config: Config, params: PyTree, tokenizer: Tokenizer, *, origin: str, step: int
 ) -> ModelIdentity:
-    """Return the identity of a trained model.
-
-    The function reads all parameters to hash them.
+    """Return the identity of a trained model. This reads all of its parameters.
 
     Args:
         config: the configuration of the run that trained the model.
-        params: the parameters, in the types of training.
+        params: the trained parameters, unchanged.
         tokenizer: the tokenizer of the run.
-        origin: the folder and the step, in words.
+        origin: the folder and the step, as text.
         step: the train step of the parameters.
     """
-    # A new field at its default does not change the hashes in existing files.
+    # The hash covers only changed fields, so a new field at its default does not change the hash.
     changed = _changed(to_dict(config)["model"], default_config().to_dict()["model"])
     return ModelIdentity(
         name=config.model.name,
@@ -118,7 +116,7 @@ def _hash_parameters(params: PyTree) -> str:
 _KEY = "birdie_jax"
 _FORMAT, _VERSION = "birdie_jax saved state", 1
 _WRITTEN = "a file that birdie_jax.generate --save_state wrote"
-# The types of cache arrays; int32 is for the token counts of windows, bool for masks.
+# The types of cache arrays, including integers for counts and booleans for masks.
 _TYPES = {
     "BF16": np.dtype(jnp.bfloat16),
     "F16": np.dtype("float16"),
@@ -136,12 +134,12 @@ class StateDescription:
         format: the name of the format.
         format_version: the version of the format.
         model: the model that read the tokens.
-        arm: the name of the objective arm that gave the tokens their form.
+        arm: the name of the objective arm that gives the format of the prompt.
         objective: the name of the arm's objective.
-        marker: the first token read, which marks the objective for the model; None = no marker.
-        tokens: the number of tokens that the model read.
-        context_tokens: the number of these tokens in the context.
-        tokens_crc32: the CRC-32 of these tokens as little-endian int32.
+        marker: the objective's marker, which is the first token read; None for none.
+        tokens: the number of tokens read.
+        context_tokens: the number of tokens read that belong to the context.
+        tokens_crc32: the CRC-32 of the tokens read, as little-endian int32.
         crc32: the CRC-32 of everything else in the file.
     """
 
@@ -163,7 +161,7 @@ class StoredState(NamedTuple):
     Attributes:
         path: the file.
         description: the metadata.
-        arrays: the arrays of the cache by name.
+        arrays: the arrays of the cache, by name.
     """
 
     path: epath.Path
@@ -171,7 +169,7 @@ class StoredState(NamedTuple):
     arrays: Mapping[str, np.ndarray]
 
     def state_of(self, model: LanguageModel, identity: ModelIdentity) -> SavedState:
-        """Return the state for use with `model`.
+        """Return the state for its own model.
 
         Raises:
             InteropError: the state belongs to another model or tokenizer.
@@ -196,19 +194,19 @@ def write_state(
     objective: str,
     marker: int | None,
 ) -> int:
-    """Write a state to a file, whole or not at all, and return its size in bytes.
+    """Write a state to a file and return the file's size in bytes. The write is atomic.
 
     Args:
-        path: the file, on a disk or in a bucket; an existing file is replaced.
+        path: the file, on a disk or in a bucket. An existing file is replaced.
         state: the state.
         identity: the model of the state.
-        arm: the name of the objective arm that gave the tokens their form.
+        arm: the name of the objective arm that gives the format of the prompt.
         objective: the name of the arm's objective.
-        marker: the token that marks the objective for the model; None = no marker.
+        marker: the objective's marker; None for none.
 
     Raises:
         InteropError: the file cannot be written.
-        SavedStateError: an array has a type that `read_state` cannot read.
+        SavedStateError: an array has a type that `read_state` does not support.
     """
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in name_cache(state.cache).items()}
     for name, array in arrays.items():
@@ -286,7 +284,7 @@ def read_state(path: epath.Path) -> StoredState:
 
 
 def _checksum(description: StateDescription, arrays: Mapping[str, np.ndarray]) -> int:
-    """Return the CRC-32 of the arrays and of the description without its checksum."""
+    """Return the CRC-32 of the description without its checksum, and of the arrays."""
     plain = to_plain(dataclasses.replace(description, crc32=0))
     shapes = {name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()}
     total = zlib.crc32(json.dumps([plain, shapes], sort_keys=True).encode())

@@ -1,9 +1,9 @@
-"""The names of a model's tensors in exported files: dotted paths, with a separate tensor for each layer.
+"""The names of a model's tensors in exported files: dotted paths, with one tensor per layer.
 
-A name has the names of the parameter's modules: `embedding`, `final_norm.scale`,
+A name consists of the names of the parameter's modules: `embedding`, `final_norm.scale`,
 `layers.3.mixer.forget_gate.kernel`. In the model, the layers of a scanned stack are one array with a
-leading axis (`birdie_jax.models.layer_stacks`). In files, each layer is a separate tensor, as is usual
-elsewhere. Kernels are [inputs, outputs].
+leading axis (`birdie_jax.models.layer_stacks`). In files, each layer is a separate tensor. Kernels are
+[inputs, outputs].
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ def name_parameters(params: PyTree) -> dict[str, Leaf]:
 
 
 def parameters_from_names(named: Mapping[str, np.ndarray], shapes: PyTree) -> PyTree:
-    """Return the tree of parameters with the names of `name_parameters`.
+    """Return the tree of parameters for which `name_parameters` returns `named`.
 
     Args:
         named: name -> array.
-        shapes: a tree of the same structure, for example from `parameter_shapes`; its types are ignored.
+        shapes: a tree of the same structure, such as from `parameter_shapes`. Its types are not used.
 
     Raises:
         KeyError: a tensor is missing.
@@ -59,7 +59,7 @@ def _keys(path: KeyPath) -> list[str]:
 
 
 def _names_of_layers(keys: Sequence[str], count: int, params: PyTree) -> list[str]:
-    """Return the names of the tensors of the `count` layers in the array under `keys`."""
+    """Return the tensor name of each of the `count` layers in the array at `keys`."""
     _, group, *names = keys
     if group not in (PERIODS, REST):
         return [".".join([_LAYERS, str(layer), group, *names]) for layer in range(count)]

@@ -1,7 +1,7 @@
 """The names and axes of a model's tensors in the PyTorch code of torch_models/.
 
-The names are those of `tensor_names` with the prefix `model.`, except for the head. A kernel becomes a
-weight with swapped last axes, outputs first, as in `torch.nn.Linear`.
+The names follow `tensor_names`, with the prefix `model.` except for the head. A kernel becomes a weight
+with its last two axes swapped, outputs first, as in `torch.nn.Linear`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from birdie_jax.interop.huggingface_tensors import open_tensors
 from birdie_jax.models.task_head import POOLER, TASK_HEAD
 
-# New names for parts that cannot be attributes of a PyTorch module, and for tensors outside `model.`.
+# Replacements for names that PyTorch does not allow or writes differently.
 _PARTS = {"in": "up", "kernel": "weight", "scale": "weight"}
 _TABLES = {"embedding", "position_embedding", "token_type_embedding"}
 _OF_HEAD = {
@@ -27,7 +27,7 @@ def torch_name(name: str) -> str:
     """Return the PyTorch name of a tensor, from its name in `tensor_names`."""
     first, *rest = name.split(".")
     if first == TASK_HEAD:
-        # In this project, the last map has the name of its task.
+        # In this project the last map has the name of its task.
         owner = POOLER if rest[0] == POOLER else "classifier"
         return ".".join([owner, *(_PARTS.get(part, part) for part in rest[1:])])
     place = [_OF_HEAD[first]] if first in _OF_HEAD else ["model", first]
@@ -37,7 +37,7 @@ def torch_name(name: str) -> str:
 
 
 def to_torch(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the PyTorch tensors for the tensors that `name_parameters` names."""
+    """Convert the tensors of `name_parameters` to PyTorch names and axes."""
     return {
         torch_name(name): np.swapaxes(tensor, -1, -2) if name.endswith(".kernel") else tensor
         for name, tensor in named.items()
@@ -47,15 +47,15 @@ def to_torch(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def read_torch_tensors(
     folder: Path, shapes: Mapping[str, tuple[int, ...]], described_by: str
 ) -> dict[str, np.ndarray]:
-    """Return the tensors of a folder by the names of `tensor_names`.
+    """Read the tensors of a folder, from one file or from shards, by the names of `tensor_names`.
 
     Args:
-        folder: the folder, on this machine, with one file or with shards.
+        folder: the folder, on this machine.
         shapes: name -> shape of every tensor of the model.
         described_by: the source of the shapes, for messages.
 
     Raises:
-        InteropError: a file is missing or damaged, or has other tensors.
+        InteropError: a file is missing or damaged, or contains other tensors.
     """
     theirs = {
         torch_name(name): (*shape[:-2], shape[-1], shape[-2]) if name.endswith(".kernel") else shape

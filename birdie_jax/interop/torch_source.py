@@ -1,8 +1,7 @@
-"""Build the single PyTorch file of an exported model from the parts in torch_models/.
+"""Build the single PyTorch file of an exported model from the parts in torch_models/ that it needs.
 
-A part imports other parts of the folder with relative imports. The builder includes the imported parts and
-omits these imports from the file. An exported file has only the mixers of its model; each mixer is one
-part.
+Parts import other parts with relative imports. The builder follows these imports and omits them from the
+file. Each mixer is one part, so an exported file contains only the mixers of its model.
 """
 
 import ast
@@ -20,7 +19,7 @@ def read_part(name: str) -> str:
     """Return the text of a part.
 
     Raises:
-        InteropError: there is no such part.
+        InteropError: the part does not exist.
     """
     path = _FOLDER / f"{name}.py"
     if not path.is_file():
@@ -35,11 +34,11 @@ def read_part(name: str) -> str:
 
 
 def put_together(mixers: Sequence[str], last: str) -> str:
-    """Return the text of one file with the mixers, their imported parts, and `last`.
+    """Return the text of one file with the mixers, the parts that they import, and `last`.
 
     Args:
-        mixers: the names of the parts of the mixers.
-        last: the name of the last part; its docstring becomes the docstring of the file.
+        mixers: the names of the mixers' parts.
+        last: the name of the last part, which has the docstring of the file.
 
     Raises:
         InteropError: a part is missing.
@@ -63,7 +62,7 @@ def put_together(mixers: Sequence[str], last: str) -> str:
 
 
 def _head(tree: ast.Module, imports: list[str]) -> str:
-    # The standard library, then other libraries, then the same folder.
+    # The standard library, then other libraries, then relative imports.
     groups: list[list[str]] = [[], [], []]
     for one in sorted(imports, key=lambda one: (one.startswith("from"), one)):
         module = one.split()[1]
@@ -75,7 +74,7 @@ def _head(tree: ast.Module, imports: list[str]) -> str:
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
-    """Return the parts and their imported parts, imports first."""
+    """Return the parts and all parts that they import. Imported parts come first."""
     found: dict[str, None] = {}
 
     def add(name: str) -> None:
@@ -92,6 +91,6 @@ def _in_order(names: Sequence[str]) -> list[str]:
 
 
 def _imported_part(node: ast.ImportFrom) -> str:
-    """Return the name of the imported part; empty for a library and for the configuration."""
+    """Return the part that an import names. Return an empty string for a library or the configuration."""
     module = node.module or ""
     return module if node.level and not module.startswith(_CONFIGURATION) else ""

@@ -1,4 +1,4 @@
-"""Convert a model's tokenizer to a tokenizer.json: special tokens first, then piece p as token p + 256."""
+"""Write a model's tokenizer as tokenizer.json, with the special ids first and piece p as token p + 256."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
 _SPACE_MARK = "\u2581"
 _PROBES = ("the river returns", "  a\n\n\tb c", "na\u00efve \u65e5\u672c", "\U0001f600")
-# The score of a special token's name. Any other split of the name has a higher score, unless a character of
-# the name is not a piece.
+# The score of a special token's name. Every other way to split the name has a higher score, unless one of
+# its characters is not a piece.
 _NEVER = -1e6
 _MOST_PROBES = 256
 _NAMES = [special_token_name(token) for token in range(NUM_SPECIAL_TOKENS)]
@@ -21,13 +21,13 @@ _BEGINS_A_NAME = rf"\[(?=(?:{'|'.join(name[1:-1] for name in _NAMES)})\])"
 
 
 class PromptForm(NamedTuple):
-    """The form of the prompts that a model has learned.
+    """The format of a model's prompts.
 
     Attributes:
         before: the special tokens before a text.
         after: the special tokens after a text.
         between: the special tokens between the two texts of a pair.
-        answer: the special tokens that an answer may contain; None = all.
+        answer: the special tokens that an answer may contain. If None, all are allowed.
     """
 
     before: tuple[int, ...] = ()
@@ -37,10 +37,10 @@ class PromptForm(NamedTuple):
 
 
 def tokenizer_json(tokenizer: Tokenizer, form: PromptForm) -> str:
-    """Return the contents of a tokenizer.json that encodes like `tokenizer` and adds the form.
+    """Return the contents of a tokenizer.json that encodes like `tokenizer` and adds the prompt format.
 
     Raises:
-        InteropError: a tokenizer.json cannot represent the tokenizer.
+        InteropError: the format of tokenizer.json does not support the tokenizer.
     """
     described = _of_json(tokenizer) if tokenizer.is_json else _of_sentencepiece(tokenizer)
     described |= {"version": "1.0", "truncation": None, "padding": None}
@@ -60,7 +60,7 @@ def tokenizer_json(tokenizer: Tokenizer, form: PromptForm) -> str:
 
 
 def _of_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the tokenizer.json with its ids moved after the special tokens."""
+    """Return a tokenizer.json whose ids begin after the special ids."""
     described = json.loads(tokenizer.model_bytes)
     model = described["model"]
     is_list = isinstance(model["vocab"], list)
@@ -79,7 +79,7 @@ def _of_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _of_sentencepiece(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the description of a SentencePiece model."""
-    # SentencePiece's description of its file; it requires the protobuf library.
+    # SentencePiece's description of its file format, which requires the library protobuf.
     from sentencepiece import sentencepiece_model_pb2 as description
 
     proto = description.ModelProto()  # pyright: ignore[reportAttributeAccessIssue] - made when imported
@@ -115,7 +115,7 @@ def _unigram(proto: Any) -> dict[str, Any]:
     kind = type(proto.pieces[0])
     scored = [[name, _NEVER] for name in _NAMES]
     for piece in proto.pieces:
-        # The score that SentencePiece gives to user-defined pieces: longer pieces are better.
+        # SentencePiece's score for user-defined pieces. Longer pieces score higher.
         always = 0.1 * (len(piece.piece.encode()) - 1)
         scored.append([piece.piece, always if piece.type == kind.USER_DEFINED else piece.score])
     model = {
@@ -124,7 +124,7 @@ def _unigram(proto: Any) -> dict[str, Any]:
         "byte_fallback": proto.trainer_spec.byte_fallback,
         "vocab": scored,
     }
-    # With this split, text never encodes to a special token.
+    # With this pre-tokenizer, no text encodes to a special token.
     return {"model": model, "pre_tokenizer": _isolated(_BEGINS_A_NAME)}
 
 
@@ -134,7 +134,7 @@ def _bpe(proto: Any) -> dict[str, Any]:
     tokens = {name: token for token, name in enumerate(_NAMES)}
     pieces = {one.piece: NUM_SPECIAL_TOKENS + index for index, one in enumerate(proto.pieces)}
     scores = {one.piece: float(one.score) for one in proto.pieces if one.type == kind.NORMAL}
-    # SentencePiece splits off these pieces before merges, the longest first.
+    # SentencePiece matches these pieces before it merges, the longest first.
     always = {one.piece: -float(len(one.piece)) for one in proto.pieces if one.type == kind.USER_DEFINED}
     model = {
         "type": "BPE",
@@ -167,7 +167,7 @@ def _isolated(pattern: str) -> dict[str, Any]:
 
 
 def _merges(scores: Mapping[str, float], parts: set[str]) -> list[list[str]]:
-    """Return the pairs of `parts` that merge into a piece of `scores`, best pieces first."""
+    """Return the pairs of `parts` that form a piece of `scores`, in order of decreasing score."""
     found = [
         (-score, [piece[:cut], piece[cut:]])
         for piece, score in scores.items()
@@ -178,7 +178,7 @@ def _merges(scores: Mapping[str, float], parts: set[str]) -> list[list[str]]:
 
 
 def _template(form: PromptForm) -> dict[str, Any]:
-    """Return the post-processor that adds the special tokens of the form to a text."""
+    """Return the post-processor that adds the special tokens of the prompt format to a text."""
 
     def special(token: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": special_token_name(token), "type_id": 0}}
@@ -197,7 +197,7 @@ def _template(form: PromptForm) -> dict[str, Any]:
 
 
 def _check(text: str, tokenizer: Tokenizer) -> None:
-    """Check that a tokenizer.json encodes like the tokenizer."""
+    """Check that a tokenizer.json encodes and decodes like the tokenizer."""
     pieces = HuggingFacePieces(text.encode(), tokenizer.name)
     ordinary = tokenizer.ordinary_tokens().tolist()
     own = [tokenizer.decode([token]) for token in ordinary[:: max(1, len(ordinary) // _MOST_PROBES)]]

@@ -1,8 +1,8 @@
-"""A model as a folder that `transformers` opens without JAX, with PyTorch files in the folder.
+"""Write a model to a folder with PyTorch code, which `transformers` opens without JAX.
 
 `AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)` imports configuration_birdie.py and
-modeling_birdie.py from the folder. `torch_source` builds these files from torch_models/.
-`model_folder.read_model` reads the folder back bit for bit.
+modeling_birdie.py from the folder. They are built from the parts in torch_models/.
+`model_folder.read_model` reads the folder bit for bit.
 """
 
 import dataclasses
@@ -44,16 +44,16 @@ from birdie_jax.vocabulary import (
     special_token_name,
 )
 
-# The fields of a mixer that repeat fields of the model, and the fields that do not change its output.
+# Fields of a mixer that come from the whole model, and fields that do not change the result.
 _OF_MODEL = {"parent", "name", "features", "state", "bidirectional", "norm_epsilon"}
 _FREE = {"dtype", "scan_dtype", "scan_implementation", "implementation", "output_scale"}
 
 
 class TorchModel(NamedTuple):
-    """The settings and the code of a model for `transformers`.
+    """A model in the format of `transformers`.
 
     Attributes:
-        settings: the contents of config.json, without the description.
+        settings: the settings in config.json, without the description.
         files: name -> text of each PyTorch file.
     """
 
@@ -64,17 +64,17 @@ class TorchModel(NamedTuple):
 def write_transformers(
     folder: epath.PathLike, model: ExportedModel, form: PromptForm, *, card: str = ""
 ) -> None:
-    """Write a model and its PyTorch files to a new folder.
+    """Write a model to the new `folder`, with its PyTorch files.
 
     Args:
         folder: the new folder.
         model: the model.
-        form: the form of the prompts that the model has learned; the tokenizer adds it to a text.
-        card: the text of README.md; empty = no such file.
+        form: the format of the model's prompts. The written tokenizer adds it to a text.
+        card: the text of README.md. If empty, the folder has no README.md.
 
     Raises:
         InteropError: the folder exists or cannot be written, or a part of the model has no PyTorch
-            implementation.
+            version.
     """
     encoder = architecture_of(model.config.model).encoder
     torch_model = (_encoder if encoder else _language_model)(model.config.model)
@@ -100,10 +100,10 @@ def write_transformers(
 
 
 def _language_model(config: ModelConfig) -> TorchModel:
-    """Return the settings and the code of a language model, with the parts of its mixers.
+    """Return the settings and files of a language model.
 
     Raises:
-        InteropError: a mixer has no part, or the model has a fine-tuning head.
+        InteropError: a mixer has no PyTorch part, or the model has a fine-tuning head.
     """
     if config.head:
         raise InteropError(
@@ -148,8 +148,8 @@ def _language_model(config: ModelConfig) -> TorchModel:
         "min_predicted_id": config.min_predicted_id,
         "max_predicted_id": config.max_predicted_id,
     }
-    # `transformers` reuses the code of another folder if both the folder's name and the configuration file
-    # are the same.
+    # `transformers` assumes that folders of the same name with equal configuration files have the same
+    # code, so the configuration file lists the mixers.
     mixers = sorted({block["mixer"] for block in blocks.values()})
     own = f'\n\nMIXERS = {mixers}\n"""The mixers that modeling_birdie.py has."""\n'
     files = {
@@ -160,10 +160,10 @@ def _language_model(config: ModelConfig) -> TorchModel:
 
 
 def _encoder(config: ModelConfig) -> TorchModel:
-    """Return the settings and the code of an encoder.
+    """Return the settings and files of an encoder.
 
     Raises:
-        InteropError: the encoder has a head that does not score whole texts.
+        InteropError: the encoder has a head that does not score a whole text.
     """
     if config.head not in ("", CLASSIFICATION, REGRESSION):
         raise InteropError(
@@ -220,7 +220,7 @@ def _tokenizer_config(model: ExportedModel) -> dict[str, Any]:
         "sep_token": special_token_name(SEPARATOR),
         "mask_token": special_token_name(MASK),
         "padding_side": "right" if encoder else "left",
-        # Text never encodes to a special token, except for encoders: they fill in [MASK] in a text.
+        # No text encodes to a special token, except that encoders fill in [MASK].
         "split_special_tokens": not encoder,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
@@ -228,7 +228,7 @@ def _tokenizer_config(model: ExportedModel) -> dict[str, Any]:
 
 
 def _generation_config(model: ExportedModel, form: PromptForm) -> dict[str, Any]:
-    """Return the settings with which `generate` ends and limits answers like `birdie_jax.generate`."""
+    """Return the settings that make their `generate` stop and suppress tokens like ours."""
     config, num_pieces = model.config.model, model.tokenizer.num_pieces
     ends = [token for token in (END, DONE, config.end_token) if token]
     never = {PADDING, START, *range(NUM_SPECIAL_TOKENS + num_pieces, model.tokenizer.vocab_size)}

@@ -1,4 +1,4 @@
-"""Safetensors files with a checksum for each tensor, which the format itself lacks."""
+"""Read and write safetensors files with a checksum for each tensor, which the format itself lacks."""
 
 import json
 import zlib
@@ -23,10 +23,10 @@ def write_weights(
     Args:
         path: the file.
         tensors: name -> tensor.
-        metadata: the metadata for the file's header, in addition to the checksums.
+        metadata: metadata for the file's header, in addition to the checksums.
 
     Raises:
-        InteropError: a tensor has a type outside `TYPES`, or the file cannot be written.
+        InteropError: the type of a tensor is not in `TYPES`, or the file cannot be written.
     """
     whole = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     for name, tensor in whole.items():
@@ -53,9 +53,9 @@ def write_weights(
 def read_weights(
     path: Path, shapes: Mapping[str, tuple[int, ...]], described_by: str
 ) -> dict[str, np.ndarray]:
-    """Return the tensors of `path` in the types of the file.
+    """Read the tensors of `path`, which must have exactly the names and shapes of `shapes`.
 
-    The file must have exactly the tensors in `shapes`.
+    Tensors keep the types of the file.
 
     Args:
         path: the safetensors file.
@@ -63,7 +63,7 @@ def read_weights(
         described_by: the source of the shapes, for messages.
 
     Raises:
-        InteropError: the file cannot be read, is damaged, or has other tensors.
+        InteropError: the file cannot be read, is damaged, or contains other tensors.
     """
     try:
         with safe_open(path, framework="np") as file:
@@ -104,7 +104,7 @@ def checked_tensor(path: Path, name: str, file: safe_open) -> np.ndarray:
     """Return a tensor of an open file.
 
     Raises:
-        InteropError: the tensor's type is not a supported floating-point type.
+        InteropError: the type of the tensor is not a supported floating-point type.
     """
     kind = file.get_slice(name).get_dtype()
     allowed = {"F16", "BF16", "F32", "F64"}
@@ -116,7 +116,7 @@ def checked_tensor(path: Path, name: str, file: safe_open) -> np.ndarray:
 
 
 def _checksums(path: Path, metadata: Mapping[str, str] | None) -> dict[str, int] | None:
-    """Return the checksums in the metadata; None for a file of another program."""
+    """Return the checksums in the file's metadata, or None for a file of another program."""
     if not metadata or _CHECKSUMS not in metadata:
         return None
     try:

@@ -1,1 +1,1 @@
-"""A mixture by search: small trainings and a law fitted to their losses: the verb `search_mixture`."""
+"""The command `search_mixture`: train small proxies, fit a law to their losses, and choose a mixture."""

@@ -1,4 +1,4 @@
-"""Configuration files that a search writes: the given configuration with a schedule of mixtures."""
+"""Configuration files that a search writes: the base configuration with a schedule of mixtures."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,11 +28,11 @@ def get_config() -> ml_collections.ConfigDict:
 
 
 class BaseConfig:
-    """The configuration that was given to a search, as files that it writes load it.
+    """The base configuration of a search, as the files that the search writes load it.
 
     Attributes:
-        name: what `load_config` takes, with the absolute path of a file.
-        changes: the fields that were set beside it, by dotted names.
+        name: the argument of `load_config`, with an absolute path for a file.
+        changes: the fields that the command line changes, by dotted names.
     """
 
     def __init__(self, argument: str, config: ml_collections.ConfigDict):
@@ -40,7 +40,7 @@ class BaseConfig:
 
         Args:
             argument: the value of --config: a file or a preset, with its variant.
-            config: the configuration with the fields that were set beside it.
+            config: the configuration with the changes of the command line.
         """
         file, colon, variant = argument.partition(":")
         self.name = f"{Path(file).absolute() if Path(file).is_file() else file}{colon}{variant}"
@@ -52,12 +52,12 @@ class BaseConfig:
         }
 
     def write(self, path: Path, title: str, stages: str) -> None:
-        """Write a file that --config takes.
+        """Write a configuration file for --config.
 
         Args:
-            path: the file.
+            path: the file to write.
             title: the first line of its docstring.
-            stages: the mixture, as `bandit.stages`.
+            stages: the mixture, in the format of `bandit.stages`.
         """
         changes = "\n".join(self._assignments(stages))
         text = _FILE.format(title=title, base=self.name, changes=changes)

@@ -1,4 +1,4 @@
-"""The findings of a search: the law fitted to its proxies, its test on points left out, and a mixture."""
+"""The findings of a search: the fitted law, its leave-one-out test, and the best mixture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from jaxtyping import Float64, Int64
 from birdie_jax.mixture_search.design import Design
 from birdie_jax.mixture_search.regression import Law, fit_law, predict_left_out, rank_correlation
 
-# Without the point itself, and with two others: fewer have no leave-one-out.
+# Leave-one-out needs two points in addition to the one left out.
 MIN_PROXIES = 3
-# As RegMix does: of many mixtures that cost nothing the mean of the best. Each lies between two proxies, as
-# the law says little about shares far from all that were tried.
+# As in RegMix, the result is the mean of the best of many simulated mixtures. Each is a blend of two
+# proxies, because the law is unreliable for shares far from all proxies.
 _SIMULATED, _AVERAGED, _MIXED = 100_000, 100, 2
 _MIN_CORRELATION = 0.5
-# Olmix finds this many runs to be enough for its law.
+# According to Olmix, this number of runs per parameter is enough for its law.
 _RUNS_A_PARAMETER = 3
 
 Losses = Float64[np.ndarray, " measured"]
@@ -28,10 +28,10 @@ class NamedMixture:
     """A mixture that the page and the command show.
 
     Attributes:
-        name: what it is.
+        name: the name to show.
         shares: its shares, by stage and class.
-        predicted: the law's loss of each class that is measured.
-        losses: the loss of each of them at the end of its proxy; None where no proxy has trained on it.
+        predicted: the law's prediction of the loss of each measured class.
+        losses: the final loss of each measured class; None if no proxy has trained on the mixture.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Findings:
 
     Attributes:
         design: the mixtures of the search.
-        measured: the names of the classes whose losses are measured.
-        weights: the weight of each in the objective; they sum to 1.
+        measured: the names of the classes with measured losses.
+        weights: the weight of each measured class in the objective; they sum to 1.
         planned: the number of proxies of the search.
         numbers: the numbers of the finished proxies.
-        losses: the final loss of each of them and each measured class.
+        losses: the final losses, by finished proxy and measured class.
     """
 
     design: Design
@@ -71,27 +71,27 @@ class Findings:
 
     @cached_property
     def law(self) -> Law:
-        """The law that fits them all."""
+        """The law fitted to all finished proxies."""
         return fit_law(self._features, self.losses)
 
     @cached_property
     def left_out(self) -> Float64[np.ndarray, "proxies measured"]:
-        """The prediction for each proxy by the law that is fitted to the others."""
+        """The prediction for each proxy from the law fitted to all other proxies."""
         return predict_left_out(self._features, self.losses)
 
     @cached_property
     def rank_correlation(self) -> float:
-        """The rank correlation of the objective with its prediction by the other proxies."""
+        """The rank correlation between the objective and its leave-one-out prediction."""
         return rank_correlation(self.objectives(self.left_out), self.objectives(self.losses))
 
     @cached_property
     def error(self) -> float:
-        """The mean absolute error of these predictions."""
+        """The mean absolute error of the leave-one-out prediction of the objective."""
         return float(np.abs(self.objectives(self.left_out - self.losses)).mean())
 
     @cached_property
     def mixtures(self) -> Sequence[NamedMixture]:
-        """The configuration's own shares, equal ones, those of the best proxy, and those that are found."""
+        """The own mixture, the uniform mixture, the mixture of the best proxy, and the found mixture."""
         own, uniform = self.design.points(2)
         best = int(np.argmin(self.objectives(self.losses)))
         return [
@@ -108,7 +108,7 @@ class Findings:
 
     @property
     def found(self) -> NamedMixture:
-        """The mixture that the law takes for the best."""
+        """The mixture that the law predicts to be best."""
         return self.mixtures[-1]
 
     def _named(self, name: str, shares: Float64[np.ndarray, "stages classes"], number: int) -> NamedMixture:
@@ -117,7 +117,7 @@ class Findings:
         return NamedMixture(name, shares, self.law.predict(shares.reshape(1, -1))[0], losses)
 
     def _find(self) -> Float64[np.ndarray, "stages classes"]:
-        """Return the mean of the best of many mixtures of proxies: of nothing beyond what was tried."""
+        """Return the mean of the best blends of two proxies, which is within the range of the proxies."""
         random = np.random.default_rng(self.design.seed)
         proxies = random.integers(len(self.numbers), size=(_SIMULATED, _MIXED))
         parts = random.dirichlet(np.ones(_MIXED), _SIMULATED)
@@ -126,15 +126,15 @@ class Findings:
         return simulated[np.argpartition(predicted, _AVERAGED)[:_AVERAGED]].mean(axis=0)
 
     def objective(self, losses: Losses) -> float:
-        """Return the objective of the losses of a mixture; lower is better."""
+        """Return the objective of a mixture from its losses; lower is better."""
         return float(losses @ self.weights)
 
     def objectives(self, losses: Float64[np.ndarray, "points measured"]) -> Float64[np.ndarray, " points"]:
-        """Return the objective of the losses of each of several mixtures."""
+        """Return the objective of each mixture from its losses."""
         return losses @ self.weights
 
     def warnings(self) -> list[str]:
-        """Return what speaks against the found mixture, a sentence each."""
+        """Return reasons against the found mixture, one sentence each."""
         found = []
         asked = _RUNS_A_PARAMETER * (self.design.features + 1)
         if len(self.numbers) < asked:
@@ -157,7 +157,7 @@ class Findings:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON has it."""
+        """Return all findings as a JSON object."""
         by_class = np.abs(self.left_out - self.losses).mean(axis=0)
         return {
             "classes": list(self.design.classes),

@@ -1,4 +1,4 @@
-"""The folder of a search: the names of its files, and the record that keeps another search out."""
+"""The folder of a search: its file names, and the record that prevents another search from using it."""
 
 import json
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ RECORD, RESULTS, FOUND, PAGE = "search.json", "mixture.json", "found.py", "index
 
 
 class SearchFolder:
-    """Every file of a search by its name.
+    """The paths of all files of a search.
 
     Attributes:
-        root: the folder itself, as an absolute path.
+        root: the absolute path of the folder.
     """
 
     def __init__(self, root: str):
-        """Name the files below `root`, which need not exist.
+        """Set the folder to `root`, which need not exist.
 
         Raises:
-            ConfigError: it is a URL: logs are appended to, and configurations are read as files.
+            ConfigError: `root` is a URL. A search appends to logs and reads configurations as local files.
         """
         if "://" in root:
             raise ConfigError(f"--workdir: found {shown(root)}; allowed: a folder, which jobs can share")
@@ -42,16 +42,17 @@ class SearchFolder:
         return self._path(number, ".py")
 
     def log(self, number: int) -> Path:
-        """Return the file for what a proxy prints."""
+        """Return the log file of a proxy's output."""
         return self._path(number, ".log")
 
     def _path(self, number: int, suffix: str = "") -> Path:
         return self.root / "proxies" / f"{number:03d}{suffix}"
 
     def claim(self, seed: int, stages: int, config: Mapping[str, Any]) -> None:
-        """Begin a search in the folder, or check that it holds the same one.
+        """Begin a search in the folder, or check that the folder contains the same search.
 
-        A search is replaced while no proxy has trained a step: its configuration may be what was wrong.
+        If no proxy has trained a step yet, the new search replaces the old one, because the old
+        configuration may have been wrong.
 
         Args:
             seed: the seed of the design.
@@ -59,22 +60,23 @@ class SearchFolder:
             config: the configuration that all proxies share, as nested dictionaries.
 
         Raises:
-            ConfigError: it holds a run, or another search; the message names each field that differs.
+            ConfigError: the folder contains a run or another search. The message names each field that
+                differs.
         """
         if exists(Workdir(self.root).config):
             raise ConfigError(f"--workdir={self.root}: holds a run; allowed: a folder of its own")
         record = {"seed": seed, "stages": stages, "config": config}
         path = self.root / RECORD
         (self.root / "proxies").mkdir(parents=True, exist_ok=True)
-        # Of several jobs that begin at once, one writes it, and all read what it wrote.
+        # If several jobs begin at once, one writes the record and all read it.
         if not path.exists():
             create_whole(path, (json.dumps(record, indent=2) + "\n").encode())
         found, wanted = _fields(read_json(path, "the record of a search")), _fields(record)
-        # A field that is newer than the search had its default; a removed field has no effect.
+        # A field that is newer than the search had its default value. A removed field has no effect.
         found = _fields({"config": default_config().to_dict()}) | found
         changed = [
-            f"{_flag(name)}: found {shown(asked)}; allowed: {shown(before)}"
-            for name, before, asked in differences(found, wanted)
+            f"{_flag(name)}: found {shown(now)}; allowed: {shown(before)}"
+            for name, before, now in differences(found, wanted)
             if name in wanted and name.removeprefix("config.") not in FREE_FIELDS
         ]
         if changed and not self._has_begun():
@@ -91,12 +93,12 @@ class SearchFolder:
 
 
 def user_named_fields() -> list[str]:
-    """Return the fields of a configuration whose own fields the user names, such as objectives.arms."""
+    """Return the fields of a configuration with subfields that the user names, such as objectives.arms."""
     return [name for name, value in flat(default_config().to_dict()).items() if value == {}]
 
 
 def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record as JSON has them, by dotted names."""
+    """Return the fields of a record, as JSON values, by dotted names."""
     whole = [f"config.{name}" for name in user_named_fields()]
     return flat(json.loads(json.dumps(record)), whole)
 

@@ -1,4 +1,4 @@
-"""The page of a search: shares, losses, the test of the law and its curves, one HTML file."""
+"""The page of a search: one HTML file with shares, losses, the test of the law, and its curves."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -32,8 +32,8 @@ class TableRow(NamedTuple):
     """A row of a table.
 
     Attributes:
-        name: what it is about.
-        cells: a text for each column.
+        name: the header of the row.
+        cells: the text of each column.
     """
 
     name: str
@@ -54,7 +54,7 @@ def share_rows(findings: Findings) -> list[TableRow]:
 
 
 def loss_rows(findings: Findings) -> list[TableRow]:
-    """Return each class's losses, measured, of the found mixture as predicted, and the law's error."""
+    """Return each class's measured losses, its predicted loss of the found mixture, and the law's error."""
     errors = np.abs(findings.left_out - findings.losses).mean(axis=0)
     return [
         TableRow(
@@ -89,7 +89,7 @@ def _number(value: float | None) -> str:
 
 
 def left_out_plot(findings: Findings) -> str:
-    """Return the objective of each proxy against what the others predict of it."""
+    """Return a plot of the objective of each proxy against its leave-one-out prediction."""
     figure, axes = labelled_axes(_SIZE, "objective, predicted by the other proxies", "objective, measured")
     predicted, measured = (findings.objectives(each) for each in (findings.left_out, findings.losses))
     ends = [min(predicted.min(), measured.min()), max(predicted.max(), measured.max())]
@@ -106,7 +106,7 @@ def along_class(
     column: int,
     shares: Float64[np.ndarray, " points"],
 ) -> Float64[np.ndarray, "points stages classes"]:
-    """Return a mixture with other shares of a class in a stage, the other classes in proportion."""
+    """Return the mixture with other shares of one class in one stage, and the rest in proportion."""
     varied = np.tile(mixture, (len(shares), 1, 1))
     others = 1 - mixture[stage, column]
     varied[:, stage] *= ((1 - shares) / max(others, 1e-12))[:, None]
@@ -115,10 +115,10 @@ def along_class(
 
 
 def class_plot(findings: Findings, column: int) -> str:
-    """Return the predicted objective along the share of a class from the found mixture on.
+    """Return a plot of the predicted objective against the share of a class in the found mixture.
 
     Args:
-        findings: what was found.
+        findings: the findings of the search.
         column: the number of the class in the design.
     """
     stages, name = findings.design.stages, findings.design.classes[column]
@@ -157,10 +157,10 @@ def render_page(findings: Findings, title: str, base: str, command: str) -> str:
     """Return the HTML of the page.
 
     Args:
-        findings: what was found.
+        findings: the findings of the search.
         title: the name of the search.
         base: the configuration of the proxies.
-        command: the command that trains on the found mixture.
+        command: the command to train with the found mixture.
     """
     with default_style():
         test = left_out_plot(findings)

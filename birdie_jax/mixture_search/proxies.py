@@ -1,4 +1,4 @@
-"""The proxies of a search: one training each, in its own process, and its final losses."""
+"""The proxies of a search. Each proxy is one training in its own process."""
 
 import shlex
 import subprocess
@@ -20,7 +20,7 @@ from birdie_jax.storage import exists
 from birdie_jax.storage.metric_lines import parse_line, read_metric_lines
 from birdie_jax.storage.workdir import Workdir
 
-# (arguments of `train`, file for what it prints) -> exit status
+# (arguments of `train`, file for its output) -> exit status
 Runner = Callable[[Sequence[str], Path], int]
 
 
@@ -31,7 +31,7 @@ class ProxyError(BirdieError):
 
 
 def run_training(arguments: Sequence[str], log: Path) -> int:
-    """Train in a process of its own, which ends with this one; return its exit status."""
+    """Train in a child process that ends with this process, and return its exit status."""
     command = [sys.executable, "-m", "birdie_jax.train", *arguments]
     with log.open("a") as output:
         print(f"\n{shlex.join(command)}", file=output, flush=True)
@@ -43,28 +43,30 @@ def run_training(arguments: Sequence[str], log: Path) -> int:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that is not empty."""
+    """Return the last nonempty line of a log."""
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def read_losses(workdir: Workdir, mixture: Mixture) -> Mapping[str, float] | None:
-    """Return the final validation loss of every class, the mean over its arms; None of an unfinished run.
+    """Return the final validation loss of every class, or None if the run is unfinished.
+
+    The loss of a class is the mean over its arms.
 
     Args:
         workdir: the workdir of the run.
-        mixture: its arms.
+        mixture: the arms of the run.
 
     Raises:
-        ConfigError: its summary is damaged.
-        ProxyError: it has ended without these losses.
+        ConfigError: the summary of the run is damaged.
+        ProxyError: the run ended without these losses.
     """
     if not exists(workdir.summary):
         return None
     if not read_json(workdir.summary, "the summary of a run").get("completed"):
         return None
     last: dict[str, float] = {}
-    # A run that was resumed repeats steps, and its later lines count.
+    # A resumed run repeats steps. The later lines count.
     for line in read_metric_lines(workdir):
         last |= parse_line(line) or {}
     losses: dict[str, list[float]] = {}
@@ -88,18 +90,18 @@ def train_proxies(
     imports: Sequence[str] = (),
     runner: Runner = run_training,
 ) -> tuple[int, list[int]]:
-    """Train the proxies that have not finished; one that fails is reported, and the next one trains.
+    """Train all unfinished proxies. If a proxy fails, report it and continue with the next.
 
     Args:
         folder: the folder of the search.
         base: the configuration of all proxies.
         schedules: `bandit.stages` of each proxy, by its number.
         mixture: the arms.
-        imports: what `train` imports.
+        imports: the modules for `train` to import.
         runner: runs a training.
 
     Returns:
-        How many were trained, and the numbers of those that failed.
+        The number of trained proxies, and the numbers of the failed proxies.
     """
     trained, failed = 0, []
     for place, (number, stages) in enumerate(schedules.items(), start=1):

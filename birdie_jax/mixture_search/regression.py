@@ -1,14 +1,13 @@
-"""The law of a class's loss in the shares of a mixture, fitted to proxies, and how well it predicts.
+"""The law of a class's loss as a function of the shares of a mixture, and its leave-one-out error.
 
-The law is that of "Data Mixing Laws" (Ye et al. 2024, arXiv 2403.16952) and Olmix (arXiv 2602.12237):
+The law is from "Data Mixing Laws" (Ye et al. 2024, arXiv 2403.16952) and Olmix (arXiv 2602.12237):
 
     loss_c(w) = e_c + exp(a_c + t_c . w)
 
-with w the shares of all stages. For a given e_c it is linear in log(loss - e_c), so ridge regression has
-its one best fit in closed form, and the error of each point that is left out of it too. Squared errors are
-weighted by (loss - e_c)^2: to first order they are then errors in nats, and a loss near e_c, whose
-logarithm is uncertain, counts little. Of the floors e_c and penalties below, each class takes those with
-the least error of points left out.
+with w the shares of all stages. For a given e_c it is linear in log(loss - e_c), so ridge regression gives
+the fit and its leave-one-out errors in closed form. Squared errors have the weight (loss - e_c)^2. To first
+order they are then errors in nats, and a loss near e_c, with an uncertain logarithm, counts little. Each
+class uses the floor e_c and the penalty below with the smallest leave-one-out error.
 """
 
 from typing import NamedTuple
@@ -16,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float64
 
-# As shares of the least loss that was measured.
+# As shares of the smallest measured loss.
 _FLOORS = np.array([0.0, 0.3, 0.6, 0.8, 0.9, 0.95])
-# On the mean square of a share's effect, with a mean weight of 1. The largest leaves only the mean.
+# On the mean square of a share's effect, for points with a mean weight of 1. With the largest penalty, the
+# fit is nearly the mean.
 _PENALTIES = 10.0 ** np.arange(-6.0, 1.5)
 _LEAST_LOSS = 1e-6
 
@@ -30,10 +30,10 @@ class Law(NamedTuple):
     """The law of every class.
 
     Attributes:
-        floors: e_c, the loss that no mixture is below.
+        floors: e_c, the lower bound of the loss.
         intercepts: a_c.
         slopes: t_c, by class and share.
-        penalties: the penalty on the slopes, chosen by points left out.
+        penalties: the penalty on the slopes, chosen by the leave-one-out error.
     """
 
     floors: Float64[np.ndarray, " classes"]
@@ -42,16 +42,16 @@ class Law(NamedTuple):
     penalties: Float64[np.ndarray, " classes"]
 
     def predict(self, shares: Shares) -> Losses:
-        """Return the loss of every class under each mixture."""
+        """Return the loss of each class for each mixture."""
         return self.floors + np.exp(self.intercepts + shares @ self.slopes.T)
 
 
 def fit_law(shares: Shares, losses: Losses) -> Law:
-    """Return the law that fits proxies.
+    """Return the law fitted to proxies.
 
     Args:
-        shares: the shares of each proxy, its stages one after the other.
-        losses: its final loss of each class.
+        shares: the shares of each proxy, with its stages concatenated.
+        losses: the final loss of each class in each proxy.
     """
     losses = np.maximum(losses, _LEAST_LOSS)
     count, features = shares.shape
@@ -71,7 +71,8 @@ def fit_law(shares: Shares, losses: Losses) -> Law:
     leverages = np.einsum("pi,cfkij,pj->cfkp", inputs, inverses, inputs, optimize=True)
     leverages *= weights[:, :, None]
     residuals = logarithms[:, :, None] - solutions @ inputs.T
-    # The prediction of the fit without a point. A leverage of 1: only the point itself decides.
+    # Each point's prediction by the fit without it. With a leverage of 1, the fit depends on that point
+    # alone.
     left_out = logarithms[:, :, None] - residuals / np.maximum(1.0 - leverages, 1e-9)
     predicted = floors.T[:, :, None, None] + np.exp(np.minimum(left_out, 50.0))
     errors = np.abs(predicted - losses.T[:, None, None]).mean(axis=-1)
@@ -84,7 +85,7 @@ def fit_law(shares: Shares, losses: Losses) -> Law:
 
 
 def predict_left_out(shares: Shares, losses: Losses) -> Losses:
-    """Return what is predicted of each proxy by the law that all others give, its choices included."""
+    """Return the prediction for each proxy from the law of all others, with their floors and penalties."""
     points = np.arange(len(shares))
     found = [
         fit_law(shares[points != point], losses[points != point]).predict(shares[[point]])
@@ -94,7 +95,7 @@ def predict_left_out(shares: Shares, losses: Losses) -> Losses:
 
 
 def rank_correlation(one: Float[np.ndarray, " points"], other: Float[np.ndarray, " points"]) -> float:
-    """Return Spearman's correlation; equal values have ranks in their order."""
+    """Return Spearman's rank correlation. Equal values are ranked in their given order."""
     ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (one, other)]
     count = len(one)
     return 1.0 - 6.0 * float(((ranks[0] - ranks[1]) ** 2).sum()) / (count * (count**2 - 1))

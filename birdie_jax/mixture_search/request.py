@@ -1,4 +1,4 @@
-"""The request of a search, checked before anything trains: the design, the objective, the proxies."""
+"""The arguments of a search (design, objective and proxies), which are checked before any training."""
 
 import re
 from dataclasses import replace
@@ -17,11 +17,11 @@ _FIXED = "fixed"
 
 
 def make_design(config: Config, stages: int, seed: int) -> tuple[Design, Mixture]:
-    """Return the design of a search, and the arms that its proxies are measured on.
+    """Return the design of a search, and the arms on which proxies are evaluated.
 
     Raises:
-        ConfigError: the configuration fine-tunes, has a policy that changes its shares, or has one class;
-            or its decisions are too few for the stages.
+        ConfigError: the configuration fine-tunes, has a policy that changes its shares, has only one class,
+            or has too few decisions for the stages.
     """
     if config.finetune.stages:
         raise ConfigError("config.finetune.stages: found stages; allowed: none, a search pre-trains")
@@ -48,12 +48,13 @@ def parse_objective(text: str | None, design: Design, mixture: Mixture) -> Float
     """Return the weight of each class of the mixture in the objective; they sum to 1.
 
     Args:
-        text: weights as of a stage, `causal_lm=1, copying=2`; None: the classes of the design, equally.
+        text: weights in the format of a stage, such as `causal_lm=1, copying=2`. If None, all classes of
+            the design have equal weights.
         design: the design.
-        mixture: the arms, whose classes may be named.
+        mixture: the arms; `text` may name any of their classes.
 
     Raises:
-        ConfigError: it cannot be read, or names another class.
+        ConfigError: the format of `text` is invalid, or it names an unknown class.
     """
     weights = dict.fromkeys(design.classes, 1.0)
     names = class_names(mixture)
@@ -74,10 +75,10 @@ def parse_objective(text: str | None, design: Design, mixture: Mixture) -> Float
 
 
 def choose_numbers(text: str | None, proxies: int) -> range:
-    """Return the numbers of the proxies of --only; of None all.
+    """Return the numbers of the proxies in --only, or all numbers for None.
 
     Raises:
-        ConfigError: it is not a number or a range of numbers, or not within --proxies.
+        ConfigError: `text` is not a number or a range of numbers, or is not within --proxies.
     """
     if text is None:
         return range(proxies)

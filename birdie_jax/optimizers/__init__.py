@@ -1,4 +1,4 @@
-"""Optimizers by name: a new one is one file, and one line here."""
+"""The optimizers. To add an optimizer, add a file and import it here."""
 
 # Importing an optimizer registers it.
 from birdie_jax.optimizers import adafactor, adamw, muon

@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019); the defaults are those of Mamba and the Birdie paper."""
+"""AdamW (Loshchilov and Hutter 2019), with the defaults of Mamba and the Birdie paper."""
 
 import optax
 from jaxtyping import PyTree
@@ -9,7 +9,7 @@ from birdie_jax.optimizers.registry import register_optimizer
 
 
 def adamw(config: OptimizerConfig, policies: PyTree[ParameterPolicy]) -> optax.GradientTransformation:
-    """Return Adam's direction: the mean of the gradients over the root of the mean of their squares."""
+    """Return Adam's direction: the mean gradient divided by the root of the mean squared gradient."""
     del policies
     return optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
 

@@ -1,10 +1,11 @@
-"""Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685) as an optimizer: each map moves by a product.
+"""Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685) as an optimizer.
 
-A map W [in, out] becomes W0 + alpha / rank * A B with A [in, rank] and B [rank, out] (equation 3). Their
-gradients follow from that of W: alpha / rank * G B^T and alpha / rank * A^T G. The factors and what an
-optimizer keeps of them are this one's state, and W itself is moved, so the parameters of a run are the
-merged ones at each step: code that evaluates, generates or exports them needs no change. The gradient
-of W is computed whole; LoRA saves memory only in the optimizer's state.
+A map W [in, out] becomes W0 + alpha / rank * A B with A [in, rank] and B [rank, out] (equation 3). The
+gradients of A and B follow from the gradient G of W: alpha / rank * G B^T and alpha / rank * A^T G. The
+state of this optimizer consists of the factors and of the inner optimizer's state for them. Each step
+updates W itself, so the parameters of a run are always merged, and code that evaluates, generates or
+exports needs no change. The full gradient of W is computed, so LoRA saves memory only in the optimizer's
+state.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,11 +28,11 @@ Factors = dict[str, Float[Array, "..."]]
 
 
 class LoraState(NamedTuple):
-    """The state beside the parameters.
+    """The state of the optimizer.
 
     Attributes:
-        factors: the factors of each adapted map, by its name.
-        inner: the state of the optimizer of the factors, and of the parameters of a head.
+        factors: the factors of each adapted map, by the map's name.
+        inner: the state of the inner optimizer, which updates the factors and the parameters of a head.
     """
 
     factors: dict[str, Factors]
@@ -39,10 +40,10 @@ class LoraState(NamedTuple):
 
 
 def optimizer_of_run(config: Config, policies: PyTree[ParameterPolicy]) -> optax.GradientTransformation:
-    """Return the optimizer of a run, of all parameters or of low-rank factors (`config.finetune.lora`).
+    """Return the optimizer of a run, for all parameters or for low-rank factors (`config.finetune.lora`).
 
     Raises:
-        ConfigError: there is no such optimizer, or no map to be adapted.
+        ConfigError: the optimizer is unknown, or there is no map to adapt.
     """
 
     def make(of: PyTree[ParameterPolicy]) -> optax.GradientTransformation:
@@ -57,15 +58,15 @@ def adapt(
     policies: PyTree[ParameterPolicy],
     make: Callable[[PyTree[ParameterPolicy]], optax.GradientTransformation],
 ) -> optax.GradientTransformation:
-    """Return an optimizer that adapts maps by low-rank factors, trains a head whole, and nothing else.
+    """Return an optimizer that adapts maps with low-rank factors, and fully trains only the head.
 
     Args:
         settings: rank, scale and the names of the maps.
         policies: the policy of every parameter.
-        make: policies -> an optimizer of such parameters.
+        make: policies -> an optimizer of parameters with these policies.
 
     Raises:
-        ConfigError: a name fits no hidden matrix.
+        ConfigError: a name matches no hidden matrix.
     """
     named = _named(policies)
     maps = _chosen_maps(settings, named)
@@ -110,7 +111,7 @@ def adapt(
 
 
 def _named(tree: PyTree) -> dict[str, Any]:
-    """Return the leaves by the names of their parameters."""
+    """Return the leaves of a tree by parameter name."""
     paths = jax.tree_util.tree_leaves_with_path(tree)
     return {"/".join(str(part.key) for part in path): leaf for path, leaf in paths}
 
@@ -142,7 +143,7 @@ def _product(factors: Factors) -> Float[Array, "... inputs outputs"]:
 
 
 def _slopes(gradient: Float[Array, "... inputs outputs"], factors: Factors, scale: float) -> Factors:
-    """Return the gradients of the factors of a map from that of the map."""
+    """Return the gradients of the factors of a map from the gradient of the map."""
     return {
         "a": scale * jnp.einsum("...io,...ro->...ir", gradient, factors["b"], precision="highest"),
         "b": scale * jnp.einsum("...io,...ir->...ro", gradient, factors["a"], precision="highest"),

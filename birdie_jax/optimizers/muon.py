@@ -1,7 +1,7 @@
-"""Muon (Jordan et al. 2024): hidden matrices move along their orthogonalized momentum, all else by AdamW.
+"""Muon (Jordan et al. 2024): orthogonalized momentum for hidden matrices, and AdamW for the rest.
 
-The direction of a matrix has a root mean square of about 0.2, which is AdamW's, so both share learning
-rate and weight decay (Liu et al. 2025, arXiv 2502.16982, section 2.2).
+The direction of a matrix has a root mean square of about 0.2, as in AdamW, so both share the learning rate
+and the weight decay (Liu et al. 2025, arXiv 2502.16982, section 2.2).
 """
 
 import operator
@@ -21,14 +21,14 @@ from birdie_jax.optimizers.adamw import adamw
 from birdie_jax.optimizers.registry import register_optimizer
 
 _SIZE = 0.2
-# Mesh axes; those that divide parameters come first, so rows of a matrix lie as the parameter's do.
+# Mesh axes. The axes that shard parameters come first, so rows of a matrix match the parameter's shards.
 _AXES = ("fsdp", "tensor", "data")
 
 
 def muon(config: OptimizerConfig, policies: PyTree[ParameterPolicy]) -> optax.GradientTransformation:
-    """Return Muon's direction of hidden matrices (`ParameterPolicy.hidden_matrix`), and Adam's of the rest.
+    """Return Muon's direction for hidden matrices (`ParameterPolicy.hidden_matrix`), Adam's for the rest.
 
-    Momentum is Nesterov's, of `config.momentum`.
+    The momentum is Nesterov momentum with `config.momentum`.
     """
     hidden = jax.tree.map(lambda policy: policy.hidden_matrix, policies)
     momentum = optax.trace(config.momentum, nesterov=True)
@@ -42,24 +42,25 @@ def muon(config: OptimizerConfig, policies: PyTree[ParameterPolicy]) -> optax.Gr
 def _orthogonalize(
     matrices: Float[Array, "*stack inputs outputs"],
 ) -> Float[Array, "*stack inputs outputs"]:
-    """Return matrices with singular values of about 1, times their size.
+    """Return matrices with singular values of about 1, scaled to the size of a direction.
 
-    Five Newton-Schulz iterations multiply each matrix by its transpose. Each device does so for some whole
-    matrices: devices exchange their rows of all matrices before, and get them back after. Products of parts
-    would be summed over devices in each iteration. The results are rounded to bfloat16, on any mesh: they
-    are sent in half the bytes, and singular values are only about 1 anyway.
+    Five Newton-Schulz iterations multiply each matrix by its transpose. Each device processes some whole
+    matrices. Devices exchange their rows of all matrices before the iterations and get them back
+    afterwards. Products of sharded matrices would need a sum over devices in each iteration. On any mesh
+    the results are rounded to bfloat16, which halves the traffic; singular values are only about 1 anyway.
     """
     stack = matrices.reshape(-1, *matrices.shape[-2:])
     axes = tuple(axis for axis in _AXES if mesh_size(axis) > 1)
     without_data = tuple(axis for axis in axes if axis != "data")
     count, devices = len(stack), prod(map(mesh_size, axes))
-    # By way of its own sharding: otherwise the momentum is divided along `data`, and gathered to be kept.
+    # Apply the parameter's own sharding first. Otherwise XLA shards the momentum along `data`, and gathers
+    # it to store it.
     stack = _divided(_divided(stack, rows=without_data), rows=axes)
     if count % devices:
-        # Matrices of zeros, which stay zero.
+        # Pad with matrices of zeros, which stay zero.
         stack = jnp.pad(stack, ((0, -count % devices), (0, 0), (0, 0)))
     stack = _divided(stack, matrices=axes)
-    # Without momentum it keeps nothing: what it starts from is what it needs.
+    # Without momentum the transformation has no history, so the initial state is enough.
     newton_schulz = optax.contrib.scale_by_muon(
         beta=0.0, nesterov=False, weight_dimension_numbers=MuonDimensionNumbers(-2, -1)
     )
@@ -75,7 +76,7 @@ def _divided(
     matrices: tuple[str, ...] | None = None,
     rows: tuple[str, ...] | None = None,
 ) -> Float[Array, "stack inputs outputs"]:
-    """Return the stack with its matrices or their rows divided over mesh axes; whole if that is uneven."""
+    """Return the stack with its matrices or rows sharded over mesh axes, or unsharded if that is uneven."""
     if all(mesh_size(axis) == 1 for axis in _AXES):
         return stack
     spec = PartitionSpec(matrices or None, rows or None)

@@ -1,4 +1,4 @@
-"""The type of an optimizer, every optimizer by its name, and the parts that all of them share."""
+"""The type of an optimizer, the registry of optimizers, and their common parts."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from birdie_jax.optimizers.schedule import learning_rate_schedule
 from birdie_jax.registry import Registry
 
 Direction = Callable[[OptimizerConfig, PyTree[ParameterPolicy]], optax.GradientTransformation]
-"""Settings and the policy of every parameter -> gradients to directions, which a step follows downhill."""
+"""(settings, policy of every parameter) -> a transformation of gradients to directions to subtract."""
 
 OPTIMIZERS: Registry[Direction] = Registry("optimizer.name")
 
@@ -22,10 +22,10 @@ register_optimizer = OPTIMIZERS.register
 def make_optimizer(
     config: OptimizerConfig, num_steps: int, policies: PyTree[ParameterPolicy]
 ) -> optax.GradientTransformation:
-    """Return the optimizer of a run: gradients -> what is added to the parameters.
+    """Return the optimizer of a run, which maps gradients to changes of the parameters.
 
-    It clips the gradients by their global norm, if at all. What `config.name` makes of them is decayed and
-    multiplied by the learning rate, each parameter as its policy says.
+    It clips the gradients by their global norm if `config.clip_norm` is set, and applies the direction of
+    `config.name`. It then applies weight decay and the learning rate, following each parameter's policy.
 
     Args:
         config: the section of the configuration.
@@ -33,10 +33,10 @@ def make_optimizer(
         policies: the policy of every parameter (`birdie_jax.models.parameters`).
 
     Raises:
-        ConfigError: there is no such optimizer.
+        ConfigError: the optimizer is unknown.
     """
     optimizer = optax.chain(
-        # Both keep no state: a checkpoint is the same with clipping and without.
+        # Neither has state, so checkpoints with and without clipping are the same.
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         optax.chain(
             OPTIMIZERS.find(config.name)(config, policies),

@@ -1,4 +1,4 @@
-"""The learning rate of every step: warm-up, then a cosine, a line, or a peak that lasts until the decay."""
+"""The learning-rate schedules: warm-up, followed by a cosine, a line, or a constant peak with a decay."""
 
 from collections.abc import Callable
 
@@ -14,15 +14,15 @@ DECAY_SHAPES: dict[str, Callable[[jax.Array], jax.Array]] = {
     # Hägele et al. 2024 (arXiv 2405.18392), section 4.
     "one_minus_sqrt": jnp.sqrt,
 }
-"""Decays by name: the finished share of the decay -> how far the rate has fallen, 1: all the way."""
+"""The shapes of the decay: the finished share of the decay -> the share of the total fall."""
 
 
 def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
-    """Return step -> learning rate: linear warm-up to the peak, then down to the final rate.
+    """Return the learning rate as a function of the step: linear warm-up to the peak, then a decay.
 
-    It falls along a cosine or a line, or, under `wsd`, in the last `decay_steps` alone (warm-up, stable,
-    decay: MiniCPM, arXiv 2404.06395), by `decay_shape`. The first step already moves: it has
-    1 / (warmup_steps + 1) of the peak.
+    The rate falls to the final rate along a cosine or a line. With `wsd` (warm-up, stable, decay: MiniCPM,
+    arXiv 2404.06395), it falls only in the last `decay_steps`, with the shape `decay_shape`. The rate of
+    the first step is 1 / (warmup_steps + 1) of the peak.
     """
     warmup = min(config.warmup_steps, max(num_steps - 1, 0))
     peak, final = config.learning_rate, config.final_learning_rate
@@ -45,7 +45,7 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
 
 
 def _decay(config: OptimizerConfig) -> optax.Schedule:
-    """Return step of the decay -> learning rate."""
+    """Return the learning rate as a function of the step within the decay."""
     peak, final, shape = config.learning_rate, config.final_learning_rate, DECAY_SHAPES[config.decay_shape]
 
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
