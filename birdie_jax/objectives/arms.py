@@ -95,7 +95,7 @@ class Mixture:
 
     def max_loss_positions(self, length: int, spacing: int) -> int:
         """Return the maximum number of loss positions in a row of `length`, for any combination of arms."""
-        # A mixed row has at most the loss positions of a row of the arm with the largest share of them.
+        # A mixed row has at most the loss positions of the arm with the largest share of them.
         return max(arm.objective.max_loss_positions(length, spacing) for arm in self.arms)
 
     @property

@@ -1,4 +1,4 @@
-"""Policy staged: a schedule of mixtures; each starts at a given fraction of the run's decisions.
+"""Policy staged: a schedule of mixtures, with a start for each as a fraction of the run's decisions.
 
     config.bandit.policy = "staged"
     config.bandit.stages = "0: causal_lm=1; 0.25: causal_lm=1, copying=3, prefix_lm=1"

@@ -25,7 +25,7 @@ class BirdieSSM(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence; `cache` holds this layer's state during decoding."""
+        """Mix along the sequence. `cache` holds this layer's state during decoding."""
         z = self.tau(self.input(x))
         forget = torch.sigmoid(self.forget_gate(x).float())
         reset = resets_of_units(layout, forget.shape[-1], self.bidirectional)

@@ -33,7 +33,7 @@ class GatedSSM(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence; `cache` holds this layer's state during decoding."""
+        """Mix along the sequence. `cache` holds this layer's state during decoding."""
         gate = functional.gelu(self.output_gate(x).float(), approximate="tanh")
         if self.convolution is not None:
             x = self.convolution(x, layout, cache, "tail")

@@ -1,4 +1,4 @@
-"""The common parts of mixers: where information may flow, norms, the gated MLP, the short convolution."""
+"""The common parts of mixers: the layout, norms, the gated MLP and the short convolution."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 MIXERS: dict[str, type[nn.Module]] = {}
-"""The classes of the mixers, by the names that `BirdieConfig.blocks` has."""
+"""The classes of the mixers, by their names in `BirdieConfig.blocks`."""
 
 ACTIVATIONS = {
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
@@ -22,9 +22,9 @@ class Layout(NamedTuple):
     """Where information may flow within the tokens of a call, all [rows, length].
 
     Attributes:
-        given: whether a token is one of the text, and not padding.
+        given: whether a token is text and not padding.
         positions: the index of each token within its text.
-        context: whether a token belongs to a context that is read in both directions.
+        context: whether a token belongs to a context, which the model reads in both directions.
         forward_reset: whether nothing enters a token from the one on its left.
         reverse_reset: whether nothing enters a token from the one on its right.
     """
@@ -37,19 +37,19 @@ class Layout(NamedTuple):
 
 
 def make_layout(attention_mask: torch.Tensor, read: torch.Tensor, context_length: torch.Tensor) -> Layout:
-    """Return the layout of a text a row.
+    """Return the layout of rows with one text each.
 
     The last token of a context may receive from the token on its right. The context receives from no other
-    token outside it, so nothing of an answer reaches it.
+    token outside it, so no information about the answer reaches it.
 
     Args:
-        attention_mask: [rows, length], not 0 on the tokens of the text.
+        attention_mask: [rows, length], nonzero on the tokens of the text.
         read: [rows], the number of tokens of the text that earlier calls have read.
-        context_length: [rows], the number of tokens of the context.
+        context_length: [rows], the number of tokens in the context.
     """
     given = attention_mask.bool()
     positions = (read[:, None] + given.cumsum(1) - 1).clamp(min=0)
-    # Tokens of earlier calls can no longer be read in reverse.
+    # A later call can no longer read a context in reverse.
     context = given & (positions < context_length[:, None]) & (read == 0)[:, None]
     next_given = functional.pad(given[:, 1:], (0, 1))
     forward_reset = ~given | (positions == 0)
@@ -87,7 +87,7 @@ class GatedMLP(nn.Module):
 
 
 class ShortConvolution(nn.Module):
-    """Causal convolution of each channel over the last `width` tokens, the newest token's tap first."""
+    """Causal convolution of each channel over the last `width` tokens. The newest token's tap is first."""
 
     def __init__(self, channels: int, width: int, bias: bool):
         super().__init__()
@@ -95,7 +95,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None, name: str) -> torch.Tensor:
-        """Convolve; `cache[name]` has the last width - 1 inputs of earlier calls, and is replaced."""
+        """Convolve. The last width - 1 inputs of earlier calls are in `cache[name]`, which is updated."""
         channels, width = self.weight.shape
         x = x.masked_fill(~layout.given[..., None], 0)
         tail = x.new_zeros(x.shape[0], width - 1, channels)

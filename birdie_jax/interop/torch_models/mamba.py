@@ -36,7 +36,7 @@ class Mamba(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence; `cache` holds this layer's state during decoding."""
+        """Mix along the sequence. `cache` holds this layer's state during decoding."""
         u = functional.silu(self.convolution(self.input(x), layout, cache, "tail"))
         r, B, C = self.selection(u).split(self.sizes, -1)
         steps = functional.softplus(self.step(r).float() + self.step_bias.float())

@@ -1,4 +1,4 @@
-"""Mamba-2: a state-space dual recurrence with a matrix a head, gated and normalised."""
+"""Mamba-2: a gated and normalised state-space dual recurrence with one matrix per head."""
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ class Mamba2(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence; `cache` holds this layer's state during decoding."""
+        """Mix along the sequence. `cache` holds this layer's state during decoding."""
         u = self.input_convolution(self.input(x), layout, cache, "tail")
         B = self.input_weights_convolution(self.input_weights(x), layout, cache, "B_tail")
         C = self.output_weights_convolution(self.output_weights(x), layout, cache, "C_tail")

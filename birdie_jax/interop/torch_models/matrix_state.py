@@ -1,15 +1,15 @@
-"""The recurrences whose state is a matrix a head, a chunk of tokens at a time."""
+"""Recurrences with one state matrix per head, computed in chunks of tokens."""
 
 import torch
 
 from .layers import Layout
 
-# A decay for each channel of the keys takes chunk^2 numbers a channel.
+# A separate decay for each key channel takes chunk^2 numbers per channel.
 MATRIX_CHUNK = 32
 
 
 def weighted_products(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return sum_d a_id b_jd w_ijd; where the last axis of `weights` is 1, all d have one weight."""
+    """Return sum_d a_id b_jd w_ijd. If the last axis of `weights` has size 1, all d share one weight."""
     if weights.shape[-1] == 1:
         return (a @ b.mT) * weights[..., 0]
     return torch.einsum("...id,...jd,...ijd->...ij", a, b, weights)
@@ -27,7 +27,7 @@ def read_matrices(
 
     Args:
         sequences: q, k [rows, heads, length, d_k], v [rows, heads, length, d_v], g [rows, heads, length,
-            d_k or 1], and where there is one beta [rows, heads, length, 1].
+            d_k or 1], and optionally beta [rows, heads, length, 1].
         reset: [rows, length], whether nothing enters a token from the one before it.
         state: [rows, heads, d_k, d_v], S before the first token; zero if None.
     """  # noqa: D400, D415
@@ -50,7 +50,7 @@ def read_matrices(
         if betas:
             system = betas[0] * weighted_products(k, k, weights)
             wanted = betas[0] * (v - (kept * k) @ state)
-            # The diagonal is taken as 1, and what is above it as 0.
+            # The solver takes the diagonal as 1 and the upper triangle as 0.
             written = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
         outputs.append((kept * q) @ state + weighted_products(q, k, weights) @ written)
         state = kept[:, :, -1, :, None] * state + (leaves * k).mT @ written
@@ -60,13 +60,13 @@ def read_matrices(
 def read_matrices_both_ways(
     sequences: tuple[torch.Tensor, ...], layout: Layout, bidirectional: bool, cache: dict | None
 ) -> torch.Tensor:
-    """Return the result of `read_matrices`; if `bidirectional`, half of the heads reads in reverse.
+    """Return the result of `read_matrices`. If `bidirectional`, half of the heads read in reverse.
 
     Args:
-        sequences: as of `read_matrices`, of all heads.
+        sequences: the sequences of all heads, as in `read_matrices`.
         layout: where information may flow.
         bidirectional: whether the second half of the heads reads in reverse.
-        cache: this layer's state during decoding: the state of the heads that read forward.
+        cache: this layer's state during decoding, which is the state of the forward heads.
     """
     state = None if cache is None else cache.get("state")
     if bidirectional:

@@ -9,7 +9,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from .configuration_birdie import BirdieConfig
 from .layers import MIXERS, GatedMLP, Layout, RMSNorm, make_layout
 
-# Its exponential is 0, and its loss a number.
+# The score of tokens without a probability. Its exponential is 0, and its loss is finite.
 BARRED_SCORE = -1e30
 
 
@@ -17,9 +17,9 @@ class BirdieCache:
     """The state of decoding, of constant size if no layer has attention.
 
     Attributes:
-        layers: for each layer its tensors by name, rows first.
-        read: [rows], the number of tokens of each text that were read, padding not counted.
-        length: the number of tokens of a row that were read, padding counted.
+        layers: for each layer its tensors by name, with the rows as the first axis.
+        read: [rows], the number of tokens read of each text, without padding.
+        length: the number of tokens read of a row, with padding.
     """
 
     is_compileable = False
@@ -31,12 +31,12 @@ class BirdieCache:
         self.length = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of tokens of a row that were read; it is the same in every layer."""
+        """Return the number of tokens read of a row, with padding, which is the same in every layer."""
         del layer_idx
         return self.length
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Make row i that of `beam_idx[i]`."""
+        """Replace row i with row `beam_idx[i]`."""
         for layer in self.layers:
             for name, tensor in layer.items():
                 layer[name] = tensor.index_select(0, beam_idx.to(tensor.device))
@@ -44,7 +44,7 @@ class BirdieCache:
 
 
 class Block(GradientCheckpointingLayer):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) where the block has an MLP."""
+    """x + mixer(norm(x)), then x + mlp(norm(x)) if the block has an MLP."""
 
     def __init__(self, config: BirdieConfig, layer: int):
         super().__init__()
@@ -75,7 +75,7 @@ class BirdiePreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ("Block",)
-    # A state cannot be taken back to an earlier token.
+    # A state cannot be reset to an earlier token.
     _is_stateful = True
 
 
@@ -111,11 +111,12 @@ class BirdieModel(BirdiePreTrainedModel):
         """Return the normalised output of the last block.
 
         Args:
-            input_ids: [rows, length], the tokens of a text a row, or those that follow what `cache` read.
-            attention_mask: [rows, length], or with the columns of earlier calls before these; 0 on padding,
-                which is to the left of texts where there is a cache. None = no padding.
-            context_length: [rows], how many tokens at the beginning of each text are read in both
-                directions. None: those before the start token, or none where a text has no start token.
+            input_ids: [rows, length], the tokens of one text per row. With a cache, the next tokens.
+            attention_mask: [rows, length], optionally preceded by the columns of earlier calls; 0 on
+                padding. With a cache, padding must be to the left of texts. None for no padding.
+            context_length: [rows], the number of tokens at the start of each text that the model reads in
+                both directions. If None, the tokens before the start token, or none if a text has no start
+                token.
             cache: the cache of an earlier call.
             use_cache: whether to return a cache.
             output_hidden_states: whether to return the residual stream before and after each block.
@@ -157,7 +158,7 @@ class BirdieModel(BirdiePreTrainedModel):
         Args:
             input_ids: [rows, length].
             attention_mask: [rows, length], 0 on padding.
-            whole: whether a row without a start token is all context (else it has no context).
+            whole: whether a row without a start token is all context. Otherwise it has no context.
         """
         given = attention_mask.bool()
         starts = torch.zeros_like(given)
@@ -188,7 +189,7 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """Return False: the first call makes a `BirdieCache`."""
+        """Return False, because the first call makes a `BirdieCache`."""
         return False
 
     def forward(  # noqa: PLR0917
@@ -203,18 +204,18 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> CausalLMOutputWithPast:
-        """Return the scores of the next tokens, and the loss where `labels` are given.
+        """Return the scores of the next tokens, and the loss if `labels` are given.
 
         Args:
-            input_ids: see `BirdieModel.forward`, as for the arguments that are not listed here.
-            attention_mask: 0 on padding.
-            context_length: how many tokens at the beginning of each text are read in both directions.
+            input_ids: see `BirdieModel.forward`.
+            attention_mask: 0 on padding; see `BirdieModel.forward`.
+            context_length: the number of context tokens; see `BirdieModel.forward`.
             cache: the cache of an earlier call.
-            labels: [rows, length], the tokens themselves, which are shifted here; -100 where there is no
-                loss, as on the context.
+            labels: [rows, length], the tokens themselves, which this method shifts; -100 at positions
+                without loss, such as the context.
             use_cache: whether to return a cache.
             output_hidden_states: whether to return the residual stream before and after each block.
-            logits_to_keep: the number of the last positions to score, or their indices; 0 = all.
+            logits_to_keep: the number of last positions to score, or their indices; 0 for all.
             kwargs: arguments of the loss, such as `num_items_in_batch`.
         """
         read = self.model(
@@ -249,14 +250,15 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
         context_length: torch.LongTensor | None = None,
         **kwargs,
     ):
-        """Generate answers, as any model of `transformers` does.
+        """Generate answers, like any model of `transformers`.
 
         Args:
             inputs: [rows, length], the prompts, with padding to their left.
-            args: as of `GenerationMixin.generate`.
-            context_length: [rows], how many tokens at the beginning of each prompt are read in both
-                directions. None: those before the start token, or the whole prompt where it has none.
-            kwargs: as of `GenerationMixin.generate`.
+            args: arguments of `GenerationMixin.generate`.
+            context_length: [rows], the number of tokens at the start of each prompt that the model reads
+                in both directions. If None, the tokens before the start token, or the whole prompt if it
+                has no start token.
+            kwargs: arguments of `GenerationMixin.generate`.
         """
         prompts = kwargs.get("input_ids") if inputs is None else inputs
         if prompts is not None and context_length is None:
@@ -269,7 +271,7 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
 
 
 class BirdieForSeq2SeqLM(BirdieForCausalLM):
-    """The same model for programs that pass context and answer apart, such as the LM Evaluation Harness."""
+    """The same model for programs with separate context and answer, such as the LM Evaluation Harness."""
 
     def forward(  # noqa: PLR0917
         self,
@@ -281,16 +283,16 @@ class BirdieForSeq2SeqLM(BirdieForCausalLM):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> CausalLMOutputWithPast:
-        """Return the scores of the labels and their loss; without labels as `BirdieForCausalLM`.
+        """Return the scores and the loss of the labels. Without labels, behave like `BirdieForCausalLM`.
 
         Args:
-            input_ids: [rows, context], the contexts in the form that the tokenizer gives them.
+            input_ids: [rows, context], the contexts in the tokenizer's prompt format.
             attention_mask: [rows, context], 0 on padding, on either side.
-            context_length: as of `BirdieForCausalLM.forward`.
-            cache: as there, without labels.
+            context_length: see `BirdieForCausalLM.forward`.
+            cache: see `BirdieForCausalLM.forward`; only without labels.
             labels: [rows, answer], the answers; -100 after an answer.
-            logits_to_keep: as there, without labels.
-            kwargs: as there.
+            logits_to_keep: see `BirdieForCausalLM.forward`; only without labels.
+            kwargs: see `BirdieForCausalLM.forward`.
         """
         if labels is None:
             kwargs |= {"cache": cache, "logits_to_keep": logits_to_keep}
@@ -308,7 +310,7 @@ class BirdieForSeq2SeqLM(BirdieForCausalLM):
         return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=read.hidden_states)
 
     def generate(self, inputs: torch.LongTensor | None = None, *args, **kwargs):
-        """Return only the answers; the arguments are those of `BirdieForCausalLM.generate`."""
+        """Return only the answers. The arguments are the same as for `BirdieForCausalLM.generate`."""
         length = (kwargs["input_ids"] if inputs is None else inputs).shape[1]
         answers = super().generate(inputs, *args, **kwargs)
         if torch.is_tensor(answers):

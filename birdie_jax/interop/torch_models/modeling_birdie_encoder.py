@@ -1,4 +1,4 @@
-"""The encoder of "Pretraining Without Attention": it predicts hidden tokens and scores texts."""
+"""The encoder of "Pretraining Without Attention", which predicts hidden tokens and scores texts."""
 
 import torch
 from torch import nn
@@ -30,12 +30,12 @@ class S4D(nn.Module):
         self.reverse = reverse
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
-        """Mix along the sequence, from its end where `reverse`; padding is zero."""
+        """Mix along the sequence, from its end if `reverse`. Padding must be zero."""
         length, heads = u.shape[1], self.D.shape[0]
         by_head = u.float().unflatten(-1, (heads, -1)).movedim(1, -1)
         if self.reverse:
             by_head = by_head.flip(-1)
-        # Twice the length keeps the end from reaching the beginning.
+        # Twice the length prevents the end from wrapping around to the beginning.
         transformed = torch.fft.rfft(by_head, 2 * length)
         kernel = torch.fft.rfft(self._kernel(length), 2 * length)[:, None]
         y = torch.fft.irfft(transformed * kernel, 2 * length)[..., :length]
@@ -54,7 +54,7 @@ class S4D(nn.Module):
 
 
 class BidirectionalS4D(nn.Module):
-    """The forward and the backward layer, joined at the width of the residual stream:
+    """A forward and a backward layer, combined at the width of the residual stream:
 
     F = gelu(W_f x)        U_1 = W_u1 SSM_f(F)
     B = gelu(W_b x)        U_2 = W_u2 SSM_b(B)
@@ -85,7 +85,7 @@ class BidirectionalS4D(nn.Module):
 
 
 def gelu_form(config: BirdieEncoderConfig) -> str:
-    """Return what `torch.nn.functional.gelu` calls the form of GELU in the blocks."""
+    """Return the value of `approximate` in `torch.nn.functional.gelu` for the GELU of the blocks."""
     return "tanh" if config.activation == "tanh" else "none"
 
 
@@ -106,14 +106,14 @@ class SelfAttention(nn.Module):
             part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        # Padding sees itself, so no softmax is empty.
+        # Padding attends to itself, so no softmax is empty.
         seen = given[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen[:, None])
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 class Mixer(nn.Module):
-    """The mixing of a block along the sequence, gated as in BiGS:
+    """The mixer of a block, gated as in BiGS:
 
     V = gelu(W_v x)        U = gelu(W_u mixed(x))        y = W_o (U * V)
     """  # noqa: D400, D415
@@ -156,7 +156,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderBlock(GradientCheckpointingLayer):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) where the block is not gated."""
+    """x + mixer(norm(x)), then x + mlp(norm(x)) if the block is not gated."""
 
     def __init__(self, config: BirdieEncoderConfig):
         super().__init__()
@@ -198,11 +198,11 @@ class BirdieEncoderModel(BirdieEncoderPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the table of words."""
+        """Return the embedding table."""
         return self.embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the table of words."""
+        """Replace the embedding table."""
         self.embedding = value
 
     def forward(
@@ -216,9 +216,9 @@ class BirdieEncoderModel(BirdieEncoderPreTrainedModel):
         """Return the output of the last block.
 
         Args:
-            input_ids: [rows, length], a text or a pair of texts a row.
-            attention_mask: [rows, length], 0 on padding. None = no padding.
-            token_type_ids: [rows, length], the type of each token. None: 0.
+            input_ids: [rows, length], a text or a pair of texts per row.
+            attention_mask: [rows, length], 0 on padding; None for no padding.
+            token_type_ids: [rows, length], the type of each token; None for type 0.
             output_hidden_states: whether to return the residual stream before and after each block.
             kwargs: arguments of other models, which are ignored.
         """
@@ -282,14 +282,14 @@ class BirdieEncoderForMaskedLM(BirdieEncoderPreTrainedModel):
         labels: torch.LongTensor | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
-        """Return the scores of the tokens, and the loss where `labels` are given.
+        """Return the scores of the tokens, and the loss if `labels` are given.
 
         Args:
             input_ids: [rows, length].
             attention_mask: [rows, length], 0 on padding.
             token_type_ids: [rows, length].
             labels: [rows, length], the hidden tokens; -100 elsewhere.
-            kwargs: as of `BirdieEncoderModel.forward`.
+            kwargs: see `BirdieEncoderModel.forward`.
         """
         read = self.model(input_ids, attention_mask, token_type_ids, **kwargs)
         logits = self.lm_head(read.last_hidden_state).float()
@@ -300,7 +300,7 @@ class BirdieEncoderForMaskedLM(BirdieEncoderPreTrainedModel):
 
 
 class BirdieEncoderForSequenceClassification(BirdieEncoderPreTrainedModel):
-    """The encoder with a head that gives a text the score of each class, or a number."""
+    """The encoder with a head that predicts class scores or a number for a text."""
 
     _keys_to_ignore_on_load_unexpected = (r"^lm_head\.",)
 
@@ -320,14 +320,14 @@ class BirdieEncoderForSequenceClassification(BirdieEncoderPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs,
     ) -> SequenceClassifierOutput:
-        """Return W dropout(tanh(W_p mean(x) + b_p)) + b, and the loss where `labels` are given.
+        """Return W dropout(tanh(W_p mean(x) + b_p)) + b, and the loss if `labels` are given.
 
         Args:
             input_ids: [rows, length].
             attention_mask: [rows, length], 0 on padding.
-            token_type_ids: [rows, length]. None: the number of separators before each token.
-            labels: [rows], the number of each class, or the numbers themselves where there is one score.
-            kwargs: as of `BirdieEncoderModel.forward`.
+            token_type_ids: [rows, length]. If None, the number of separators before each token.
+            labels: [rows], the index of each class, or target values if there is one score.
+            kwargs: see `BirdieEncoderModel.forward`.
         """
         given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if token_type_ids is None:

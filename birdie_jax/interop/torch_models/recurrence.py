@@ -1,4 +1,4 @@
-"""The recurrence h_t = a_t * h_{t-1} + x_t, number by number, in one or in both directions."""
+"""The elementwise recurrence h_t = a_t * h_{t-1} + x_t, in one or in both directions."""
 
 import torch
 
@@ -8,12 +8,12 @@ CHUNK = 256
 
 
 def resets_of_units(layout: Layout, units: int, bidirectional: bool) -> torch.Tensor:
-    """Return for each token and unit whether its state is cut there, the second half's in reverse.
+    """Return for each token and unit whether the unit's state is reset there.
 
     Args:
         layout: where information may flow.
         units: the number of channels or heads.
-        bidirectional: whether half of them runs in reverse.
+        bidirectional: whether the second half of the units runs in reverse.
     """
     if not bidirectional:
         return layout.forward_reset[..., None].expand(-1, -1, units)
@@ -24,8 +24,8 @@ def resets_of_units(layout: Layout, units: int, bidirectional: bool) -> torch.Te
 def linear_scan(decay: torch.Tensor, entry: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
     """Return h_t = decay_t * h_{t-1} + entry_t for every t, in float32.
 
-    Within chunks the recurrence is doubled: after n steps each h_t has what the last 2^n tokens gave
-    (Hillis and Steele 1986).
+    Within chunks, each step doubles the range: after n steps, h_t includes the last 2^n tokens (Hillis and
+    Steele 1986).
 
     Args:
         decay: [rows, length, ...].
@@ -50,13 +50,13 @@ def linear_scan(decay: torch.Tensor, entry: torch.Tensor, state: torch.Tensor | 
 def read_both_ways(
     decay: torch.Tensor, entry: torch.Tensor, bidirectional: bool, cache: dict | None
 ) -> torch.Tensor:
-    """Return the states after each token; where `bidirectional` the second half of the channels in reverse.
+    """Return the states after each token. If `bidirectional`, half of the channels run in reverse.
 
     Args:
-        decay: [rows, length, channels, ...], zero where the state is cut.
-        entry: of the same shape.
-        bidirectional: whether half of the channels runs in reverse.
-        cache: this layer's state during decoding: the state of the channels that run forward.
+        decay: [rows, length, channels, ...], zero where the state is reset.
+        entry: the same shape as `decay`.
+        bidirectional: whether the second half of the channels runs in reverse.
+        cache: this layer's state during decoding, which is the state of the forward channels.
     """
     state = None if cache is None else cache.get("state")
     if not bidirectional:
@@ -64,7 +64,7 @@ def read_both_ways(
     else:
         (decay, reverse_decay), (entry, reverse_entry) = decay.chunk(2, 2), entry.chunk(2, 2)
         forward = linear_scan(decay, entry, state)
-        # No token after the last is known: these channels start from zero.
+        # No tokens follow the last one, so the reverse channels start from zero.
         reverse = linear_scan(reverse_decay.flip(1), reverse_entry.flip(1), None).flip(1)
         h = torch.cat([forward, reverse], 2)
     if cache is not None:
