@@ -2,8 +2,8 @@
 
     jax.checkpoint(f, policy=jax.checkpoint_policies.save_only_these_names(RECURRENCE))
 
-Each operation names its own results: a name given outside an operation with a custom derivative does not
-reach the residuals of that derivative.
+Each operation names its own results, because a name that a caller adds does not reach the residuals of a
+custom derivative.
 """
 
 from typing import TypeVar

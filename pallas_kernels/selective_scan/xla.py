@@ -1,7 +1,7 @@
 """selective_scan in plain XLA: a loop over time on CPU, a parallel prefix within chunks elsewhere.
 
 Decays and addends are N times as wide as the input. They exist for one step or one chunk at a time, never
-for the whole length. The gradient keeps the state that enters every `CHUNK` steps. It recomputes the others,
+for the whole length. The gradient keeps the state that enters every `CHUNK` steps and recomputes the rest,
 a chunk at a time (Chen et al. 2016; for scans Gu and Dao 2023, appendix D).
 
 On CPU, a step is one pass over a state [rows, N, channels], with one row per batch row and direction. A
