@@ -1,4 +1,4 @@
-"""The TPU kernels in the interpreter with its race detector; two cores run grid points in any order."""
+"""The TPU kernels in the interpreter with its race detector: two cores run grid points in any order."""
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ SHAPE = (1, 256, 256)
 
 @pytest.fixture
 def detector(monkeypatch):
-    """Two blocks in time for each direction, so states pass from one to the next."""
+    """Use two blocks in time per direction, so states pass from one to the next."""
     monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
     return pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
 
 
-def test_the_detector_sees_a_race(detector, capsys):
-    """Two grid points that can run concurrently write the same block."""
+def test_the_detector_reports_a_race(detector, capsys):
+    """Two grid points write the same block, and may run at once."""
 
     def kernel(x_ref, y_ref):
         y_ref[...] = x_ref[...]
@@ -43,7 +43,7 @@ def test_the_detector_sees_a_race(detector, capsys):
 
 
 @pytest.mark.slow
-def test_linear_scan_has_no_race(detector, capsys):
+def test_linear_scan_has_no_races(detector, capsys):
     a, x, h0, dh, reset = inputs(SHAPE)
     options = {"resets": (reset, reset), "direction": "both", "interpret": detector}
     h = linear.forward(a, x, h0, **options)
@@ -52,7 +52,7 @@ def test_linear_scan_has_no_race(detector, capsys):
 
 
 @pytest.mark.slow
-def test_gated_scan_has_no_race(detector, capsys):
+def test_gated_scan_has_no_races(detector, capsys):
     arrays, dy, dlast = layer_inputs(SHAPE)
     options = {"direction": "both", "interpret": detector}
     _, _, chunk_h0 = gated.forward(GATED, arrays, **options)

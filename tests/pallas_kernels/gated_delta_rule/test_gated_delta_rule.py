@@ -1,4 +1,4 @@
-"""gated_delta_rule against its definition in float64: values, derivatives, types, errors."""
+"""gated_delta_rule against its definition in float64: values, gradients, dtypes, errors."""
 
 from functools import partial
 
@@ -54,7 +54,7 @@ def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e
         direction, chunk_size, (narrow, state_in, do_in.astype(dtype), dlast_in), implementation
     )
     assert (o.dtype, last.dtype) == (dtype, jnp.float32)
-    # The definition reads what was rounded.
+    # The definition reads the rounded inputs.
     rounded = jax.tree.map(
         lambda x: np.asarray(x, bool if x.dtype == bool else np.float64), (narrow, state_in)
     )
@@ -68,8 +68,8 @@ def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e
 
 @pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_values_and_gradients(direction, by_channel):
-    """Two chunks and a part of one, resets within them and at their borders."""
+def test_values_and_gradients_match_the_definition(direction, by_channel):
+    """Two whole chunks and a part of one, with resets inside them and at their borders."""
     check((1, 2 * CHUNK + 3, 2, 2), direction, by_channel=by_channel)
 
 
@@ -78,27 +78,27 @@ def test_heads_share_keys(groups):
     check((1, 11, 4, 2), "both", groups=groups)
 
 
-def test_channel_decays_of_long_chunks_match():
-    """The chunk has more tokens than an elementwise block."""
+def test_decays_by_channel_that_are_split_match_the_definition():
+    """A chunk with more tokens than `matrix_state.decays` computes elementwise is split at an anchor."""
     check((1, 20, 2, 2), "both", by_channel=True, chunk_size=32)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_channel", [False, True])
-def test_bfloat16_matches_to_its_precision(by_channel):
+def test_bfloat16_is_accurate_to_rounding(by_channel):
     check((1, 40, 2, 4), "both", by_channel=by_channel, dtype=jnp.bfloat16, tolerance=3e-2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_values_and_gradients_in_the_kernel(direction, monkeypatch):
-    """In the interpreter: two blocks of two chunks, the last filled up; heads share keys."""
+def test_the_kernel_matches_the_definition(direction, monkeypatch):
+    """In the interpreter, with two blocks of two chunks, the last one padded. Heads share keys."""
     monkeypatch.setattr(tpu, "MAX_CHUNKS", 2)
     check((1, 3 * CHUNK + 3, 4, 4), direction, groups=2, implementation="pallas_interpret")
 
 
 @pytest.mark.slow
-def test_the_kernel_in_bfloat16_without_resets():
+def test_the_kernel_matches_the_definition_in_bfloat16_without_resets():
     check(
         *((1, 40, 2, 4), "both"),
         dtype=jnp.bfloat16,
@@ -129,7 +129,7 @@ def test_tpus_use_the_kernel_if_it_fits(features, length, kernel):
     check_tpu_calls(gradient, (arguments.v,), kernel)
 
 
-def test_kernels_refuse_decays_by_channel():
+def test_the_kernel_refuses_decays_by_channel():
     sequences, _, _, _ = oracle.draw((1, 5, 2, 2), by_channel=True)
     arguments = oracle.to_arrays(sequences)
     with pytest.raises(ValueError, match="found 'pallas_tpu' for decays by channel; allowed: None, 'xla'"):
@@ -146,15 +146,15 @@ def test_kernels_refuse_decays_by_channel():
     kind=st.fixed_dictionaries({"by_channel": st.booleans(), "resets": st.booleans()}),
     seed=st.integers(0, 100),
 )
-def test_any_shape(batch, length, heads, direction, kind, seed):  # noqa: PLR0917
+def test_any_shape_matches_the_definition(batch, length, heads, direction, kind, seed):  # noqa: PLR0917
     shape = (batch, length, heads[0], 2)
     check(shape, direction, groups=heads[1], seed=seed, **kind)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 1000, 4097])
-def test_lengths_at_the_borders_of_chunks(length):
-    """Only values: the definition is a slow loop in Python."""
+def test_lengths_around_chunk_borders_match_the_definition(length):
+    """Compare only values, because the definition is a slow loop in Python."""
     sequences, state, _, _ = oracle.draw((1, length, 2, 3), d_k=4)
     arguments, first = oracle.to_arrays((sequences, state))
     read = partial(quick_jit(gated_delta_rule, static_argnames=("direction",)), direction="both")
@@ -164,21 +164,21 @@ def test_lengths_at_the_borders_of_chunks(length):
     assert_close(last, expected_last, 2e-5)
 
 
-def test_decays_after_a_reset_keep_their_digits():
-    """With a large negative decay as a reset, a cumulative sum would lose the digits of small decays."""
+def test_a_reset_keeps_the_precision_of_later_decays():
+    """A reset as a large negative log decay would remove the digits of small ones in a cumulative sum."""
     length = 64
     ones = jnp.ones((1, length, 1, 1))
     reset = jnp.arange(length)[None] == 1
     g = jnp.full((1, length, 1), -1e-3)
     o, _ = gated_delta_rule(ones, ones, ones, g, jnp.full((1, length, 1), 1e-6), resets=(reset,))
-    # With beta = 1e-6, tokens replace almost nothing and add up with their decays.
+    # Up to the share of the old value, 1e-6 here, the output is the decayed sum of the tokens.
     expected = 1e-6 * np.cumsum(np.exp(-1e-3 * np.arange(length - 1)))
     np.testing.assert_allclose(o[0, 1:, 0, 0], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
-def test_extreme_decays_give_finite_gradients(by_channel):
-    """exp(G_i) exp(-G_j) would be infinite times zero."""
+def test_results_stay_finite_for_decays_near_zero(by_channel):
+    """Here exp(G_i) exp(-G_j) would be zero times infinity."""
     sequences, state, do, dlast = oracle.draw((1, 16, 2, 2), by_channel=by_channel)
     sequences = sequences._replace(g=np.full_like(sequences.g, -50.0))
     arguments = oracle.to_arrays((sequences, state, do, dlast))
@@ -187,7 +187,7 @@ def test_extreme_decays_give_finite_gradients(by_channel):
     assert_close(o, oracle.scan(sequences, state, "both")[0])
 
 
-def test_a_token_without_decay_and_beta_keeps_the_state():
+def test_a_token_with_zero_decay_and_beta_keeps_the_state():
     sequences, state, _, _ = oracle.draw((1, 5, 2, 2), resets=False)
     quiet = sequences._replace(g=0 * sequences.g, beta=0 * sequences.beta)
     arguments, first = oracle.to_arrays((quiet, state))
@@ -195,8 +195,8 @@ def test_a_token_without_decay_and_beta_keeps_the_state():
     np.testing.assert_array_equal(last, first)
 
 
-def test_the_derivative_keeps_only_the_arguments():
-    """No array of the forward pass has the states of the 64 chunks."""
+def test_the_gradient_keeps_only_the_arguments():
+    """No array of the forward pass holds the states of the 64 chunks."""
     sequences, state, _, _ = oracle.draw((1, 64 * CHUNK, 2, 16), d_k=16)
     arguments, first = oracle.to_arrays((sequences, state))
 
@@ -228,11 +228,7 @@ def test_the_derivative_keeps_only_the_arguments():
         ({"g": (1, 5, 2, 2)}, {}, r"g must be \(1, 5, 2, 3\); found \(1, 5, 2, 2\)"),
         ({"beta": (1, 5, 1)}, {}, r"beta must be \(1, 5, 2\); found \(1, 5, 1\)"),
         ({}, {"initial_state": (1, 2, 2, 3)}, r"initial_state must be \(1, 2, 3, 2\); found .*"),
-        (
-            {},
-            {"resets": ((1, 4),)},
-            r"resets must be a tuple of 1 arrays of shape \(1, 5\); found \[\(1, 4\)\]",
-        ),
+        ({}, {"resets": ((1, 4),)}, r"resets must be 1 of shape \(1, 5\); found \[\(1, 4\)\]"),
         ({"v": (1, 5, 3, 2), "g": (1, 5, 3), "beta": (1, 5, 3)}, {}, "found 3 heads for 2 groups; .*"),
         (
             {name: (1, 5, 3, 2) for name in "qkv"} | {"g": (1, 5, 3), "beta": (1, 5, 3)},

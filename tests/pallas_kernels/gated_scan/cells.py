@@ -1,4 +1,4 @@
-"""Cells for the tests of gated_scan, with and without parameters and resets."""
+"""Cells for the tests of gated_scan: one with a parameter, and one that uses resets."""
 
 import jax.numpy as jnp
 
@@ -17,7 +17,7 @@ def normalised_inputs(parameters, operands, not_reset):
     return a, x if not_reset is None else jnp.where(not_reset, x, operands[1])
 
 
-# `oracle` implements it in float64.
+# `oracle` computes it in float64.
 GATED = Cell(
     name="gated",
     operands=("input_gate", "candidate", "forget_gate"),
@@ -27,7 +27,7 @@ GATED = Cell(
     transcendentals=3,
     identity_operands=(0.0, 0.0, 1e4),
 )
-# At a reset x is not scaled, as in an RG-LRU.
+# At a reset, x is not scaled, as in an RG-LRU.
 NORMALISED = Cell(
     name="normalised",
     operands=("gate", "x"),

@@ -1,4 +1,4 @@
-"""Comparison of a cell in the TPU kernel with the same cell in plain XLA, for the tests of all cells."""
+"""A check of a cell in the TPU kernel against the same cell in plain XLA. The tests of all cells use it."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A reference of the gated layer `cells.GATED` and its derivative in float64, and inputs for it."""
+"""A gated layer (`cells.GATED`) by its definition and the chain rule, in float64, and inputs for it."""
 
 import jax.numpy as jnp
 import numpy as np

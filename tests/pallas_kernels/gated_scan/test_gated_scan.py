@@ -1,4 +1,4 @@
-"""gated_scan against its definition in float64: values, derivatives, types, platforms, errors."""
+"""gated_scan against its definition in float64: values, gradients, dtypes, platforms, errors."""
 
 from functools import partial
 
@@ -50,7 +50,7 @@ def check(direction, implementation, shape, *, dtype=jnp.float32, tolerance=1e-5
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("shape", [(1, 640, 256), (2, 100, 70), (2, 1, 2)], ids=str)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_values_and_gradients(implementation, shape, direction):
+def test_values_and_gradients_match_the_definition(implementation, shape, direction):
     check(direction, implementation, shape)
 
 
@@ -61,20 +61,20 @@ def test_values_and_gradients(implementation, shape, direction):
     direction=st.sampled_from(DIRECTIONS),
     with_resets=st.booleans(),
 )
-def test_any_shape_in_the_interpreter(shape, direction, with_resets):
+def test_the_interpreter_matches_the_definition_for_any_shape(shape, direction, with_resets):
     check(direction, "pallas_interpret", shape, with_resets=with_resets)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_gate", [True, False])
 @pytest.mark.parametrize("cell", [GATED, NORMALISED], ids=lambda cell: cell.name)
-def test_the_kernel_and_xla_agree_on_a_cell(cell, with_gate):
+def test_the_kernel_matches_xla_for_each_cell(cell, with_gate):
     check_cell_in_kernel(cell, with_gate)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_bfloat16_matches_to_its_precision(implementation):
+def test_bfloat16_is_accurate_to_rounding(implementation):
     check("both", implementation, (1, 256, 256), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
@@ -90,7 +90,7 @@ def test_saturated_gates_have_finite_gradients(implementation):
 
 @pytest.mark.slow
 def test_the_state_does_not_lose_small_steps_in_bfloat16():
-    """Near 512, with open gates, a step of 1 is less than half the spacing of bfloat16."""
+    """The gates are open. In bfloat16, a step of 1 vanishes in a state of 256 or more."""
     shape = (1, 512, 128)
     full = jnp.full(shape, 1e4, jnp.bfloat16)
     _, last = layer(
@@ -152,7 +152,7 @@ def test_tpus_use_the_kernel_if_its_tiles_fit(shape, kernel, direction):
         (
             {"resets": (jnp.zeros((1, 5), bool),)},
             {},
-            r"resets must be a tuple of 2 arrays of shape \(1, 5\); found \[\(1, 5\)\]",
+            r"resets must be 2 of shape \(1, 5\); found \[\(1, 5\)\]",
         ),
         ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
         ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla', .*"),

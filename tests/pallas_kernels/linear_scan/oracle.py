@@ -1,4 +1,4 @@
-"""A reference of the recurrence and its derivative in float64, and inputs for them."""
+"""The recurrence and its gradient by their definitions, in float64, and inputs for them."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 
 def oracle(a, x, h0=None, *, reverse=False, reset=None):
-    """Return h by the definition, one step at a time in float64."""
+    """Compute h by the definition, one step at a time in float64."""
     a, x = np.array(a, np.float64), np.asarray(x, np.float64)
     if reset is not None:
         a[np.asarray(reset)] = 0
@@ -20,7 +20,7 @@ def oracle(a, x, h0=None, *, reverse=False, reset=None):
 
 
 def oracle_gradients(a, x, h0, dh, *, reverse=False, reset=None):
-    """Return (da, dx, dh0) by the chain rule, one step at a time in float64."""
+    """Compute (da, dx, dh0) by the chain rule, one step at a time in float64."""
     h = oracle(a, x, h0, reverse=reverse, reset=reset)
     kept = np.ones_like(h) if reset is None else np.where(np.asarray(reset)[..., None], 0.0, 1.0)
     a = np.asarray(a, np.float64) * kept
@@ -46,7 +46,7 @@ def inputs(shape=(2, 7, 3), dtype=np.float32, seed=0):
 
 
 def assert_close(result, expected, tolerance=1e-5):
-    """Compare relative to the largest magnitude, because sums of terms of both signs can cancel."""
+    """Compare relative to the largest magnitude, because terms of both signs cancel."""
     scale = max(np.abs(expected).max(initial=0), 1e-30)
     np.testing.assert_allclose(
         np.asarray(result, np.float64) / scale, expected / scale, atol=tolerance, rtol=0
@@ -59,7 +59,7 @@ TPU_SHAPES = pytest.mark.parametrize(
 
 
 def check_tpu_calls(gradient, arguments, kernel):
-    """Check that a gradient uses two kernels on a TPU if the kernel fits, and none elsewhere."""
+    """Check that a gradient runs two kernels on a TPU if `kernel` is true, and none on other platforms."""
     for platform in ("tpu", "cpu", "cuda"):
         text = jax.jit(gradient).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
         assert text.count("@tpu_custom_call") == (2 if kernel and platform == "tpu" else 0), platform

@@ -1,11 +1,12 @@
-"""The order of a GPU kernel's accesses to shared memory, from its program.
+"""Checks the order of a GPU kernel's accesses to shared memory, from its program.
 
-The interpreter of Mosaic GPU runs the 128 threads of a block as one, so it cannot detect a thread that
-reads too early from another. This module follows the program, each loop for two iterations, and checks:
+The Mosaic GPU interpreter runs the 128 threads of a block as one, so it cannot detect that one thread reads
+too early what another writes. This module walks through the program, each loop twice, and applies these
+rules:
 
-- after threads write memory, `commit_smem` comes before threads or copies read it;
-- after threads read memory, `commit_smem` comes before threads or copies write it;
-- after a copy reads memory, `wait_smem_to_gmem` comes before threads write it, and before the kernel ends.
+- After threads write, threads read and copies start only after `commit_smem`.
+- After threads read, threads write and copies fill only after `commit_smem`.
+- After a copy to global memory starts, threads write, and the kernel ends, only after `wait_smem_to_gmem`.
 """
 
 import jax
@@ -13,13 +14,13 @@ from jax.extend.core import Var
 
 
 def hazards(function, *arguments, own=()):
-    """Return a line for every access of the kernel in `function` that comes too early.
+    """Return one line for each access of the kernel in `function` that is too early.
 
     Args:
         function: the function.
         arguments: its arguments.
-        own: the indices of the shared memory that each thread has for itself. No other thread reads or
-            writes its elements, so the rules do not apply.
+        own: the indices of shared memory in which each thread uses only its own elements. The rules do not
+            apply to it.
     """
     kernel = _find(jax.make_jaxpr(function)(*arguments).jaxpr, "run_scoped")
     follower = _Follower()
@@ -54,7 +55,7 @@ class _Follower:
         self.found, self.accesses = [], 0
 
     def follow(self, jaxpr, names):
-        """Follow a program in which variables with names are the kernel's shared memory."""
+        """Walk through a program. `names` maps the variables of shared memory to their indices."""
         for equation in jaxpr.eqns:
             refs = [names.get(var) if isinstance(var, Var) else None for var in equation.invars]
             primitive = equation.primitive.name

@@ -1,4 +1,4 @@
-"""Every backend and direction against the definitions in float64; the implementation of each platform."""
+"""Every backend in every direction against the definitions in float64; the default of each platform."""
 
 from functools import partial
 
@@ -21,12 +21,12 @@ from tests.pallas_kernels.linear_scan.oracle import (
 from tests.quick_jit import quick_jit
 
 DIRECTIONS = ("forward", "reverse", "both")
-# Sizes of one block, of several blocks, and sizes that do not fit the tiles.
+# Sizes of one block, sizes of several blocks, and sizes that are no multiple of a tile.
 SHAPES = [(1, 128, 256), (2, 640, 256), (1, 100, 70), (2, 1, 2), (1, 130, 6)]
 
 
 def scan(direction, implementation, arrays, resets):
-    """Run the public operation of a direction; `resets` are two flags arrays or None."""
+    """Run the public operation of a direction; `resets` are two arrays of flags, or None."""
     a, x, h0 = arrays
     if direction == "both":
         forward_reset, reverse_reset = resets or (None, None)
@@ -50,7 +50,7 @@ def value_and_gradients(direction, implementation, arrays, resets, dh):
 
 
 def expected_of(direction, arrays, resets, dh):
-    """Return h, da, dx, dh0 by the definitions, the two halves of the channels apart."""
+    """Compute h, da, dx, dh0 by the definitions, separately for the channels of each direction."""
     a, x, h0 = (np.asarray(array, np.float64) for array in arrays)
     half = a.shape[-1] // 2
     parts = {
@@ -85,7 +85,7 @@ def check(
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
-def test_values_and_gradients(implementation, shape, direction):
+def test_values_and_gradients_match_the_definition(implementation, shape, direction):
     check(direction, implementation, shape)
 
 
@@ -96,27 +96,27 @@ def test_values_and_gradients(implementation, shape, direction):
     direction=st.sampled_from(DIRECTIONS),
     with_resets=st.booleans(),
 )
-def test_any_shape_in_the_interpreter(shape, direction, with_resets):
+def test_the_interpreter_matches_the_definition_for_any_shape(shape, direction, with_resets):
     check(direction, "pallas_interpret", shape, with_resets=with_resets)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30, -0.9])
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
-def test_extreme_decays_match(implementation, decay):
+def test_extreme_decays_match_the_definition(implementation, decay):
     check("both", implementation, (1, 256, 256), with_resets=False, decay=decay)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
-def test_bfloat16_matches_to_its_precision(implementation, direction):
+def test_bfloat16_is_accurate_to_rounding(implementation, direction):
     check(direction, implementation, (1, 256, 256), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
 @pytest.mark.slow
 def test_the_carry_is_float32_in_the_kernel():
-    """A bfloat16 carry would stop at 2 ** 8 = 256, where adding 1 is lost to rounding."""
+    """A bfloat16 carry would stop at 2 ** 8 = 256, where 1 is less than the rounding error."""
     ones = jnp.ones((1, 1024, 128), jnp.bfloat16)
     h = linear_scan(ones, ones, implementation="pallas_interpret")
     expected = jnp.arange(1, 1025, dtype=jnp.float32).astype(jnp.bfloat16)

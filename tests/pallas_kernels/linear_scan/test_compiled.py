@@ -1,4 +1,4 @@
-"""The bytes and loop speeds of kernels compiled for TPUs and GPUs, without the devices.
+"""The kernels compiled for absent TPUs and GPUs: their memory traffic, and the speed of their loops.
 
 `launch/compilers.sh` fetches the compilers; `tests/run.sh` calls it.
 """
@@ -36,13 +36,13 @@ def run(module, *arguments):
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     output = tmp_path_factory.mktemp("compiled") / "rows.json"
-    # One of two cores and one of a single core; the benchmark compiles for all four.
+    # One chip with two cores and one with a single core. By default, the benchmark compiles for four chips.
     run("benchmarks.scan_tpu", "--topologies", *TOPOLOGIES, "--beside", "--json", output)
     return json.loads(output.read_text())
 
 
 @pytest.mark.slow
-def test_the_tpu_kernel_moves_no_extra_bytes(rows):
+def test_tpu_kernels_move_few_extra_bytes(rows):
     assert {row["chip"] for row in rows} == {"v5p", "v6e"}
     names = [row["implementation"].split(",")[0] for row in rows]
     assert (names.count("linear_scan"), names.count("gated_scan")) == (2 * 2 * 2 * 2, 2 * 2 * 2)
@@ -51,7 +51,7 @@ def test_the_tpu_kernel_moves_no_extra_bytes(rows):
         assert 1 <= row["bytes"] <= 1.05, row
 
 
-def test_the_loops_keep_up_with_the_memory(rows):
+def test_loops_are_as_fast_as_the_memory(rows):
     gated = [row for row in rows if row["implementation"].startswith("gated_scan")]
     linear = [row for row in rows if row not in gated]
     assert all(row["rate"] >= row["needed"] for row in gated), gated
@@ -62,7 +62,7 @@ def test_the_loops_keep_up_with_the_memory(rows):
 
 
 @pytest.mark.slow
-def test_the_gpu_kernels_compile_for_an_h200_and_move_no_extra_bytes(tmp_path):
+def test_gpu_kernels_compile_for_an_h200_and_move_few_extra_bytes(tmp_path):
     output = tmp_path / "rows.json"
     run("benchmarks.scan_gpu", "--compile", "--json", output)
     rows = json.loads(output.read_text())
@@ -71,9 +71,9 @@ def test_the_gpu_kernels_compile_for_an_h200_and_move_no_extra_bytes(tmp_path):
         assert row["chunks"] == {8: 1, 1: 8}[row["shape"][0]], row
         assert 120 <= row["blocks"] <= 132, row
         assert row["spilled"] == 0, row
-        # A block can have 227 KiB; 35 KiB in flight keep the memory of a multiprocessor busy.
+        # A block may have at most 227 KiB. 35 KiB in flight keep the memory of a multiprocessor busy.
         assert row["shared_kib"] <= 227, row
         assert row["buffers_kib"] >= 2 * 35, row
-        # Only the flags and the states, without a copy of an operand, which would be a whole access.
+        # Only flags and states are temporary. A copy of an operand would be a whole access.
         assert row["temporary"] <= 0.01, row
         assert row["accesses"] <= {"forward": 3.01, "backward": 5.04}[row["pass"]], row

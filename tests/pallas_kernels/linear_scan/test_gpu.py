@@ -1,4 +1,4 @@
-"""The GPU kernel in the interpreter of Mosaic GPU, which also detects races, against the definitions."""
+"""The GPU kernel against the definitions, in the Mosaic GPU interpreter, which also detects races."""
 
 import itertools
 from functools import partial
@@ -47,7 +47,7 @@ def check(shape, direction, *, chunks=None, dtype=jnp.float32, reset=None, decay
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_one_chunk_per_block_matches(direction):
+def test_one_chunk_matches_the_definition(direction):
     check((1, 45, 70), direction, chunks=1)
 
 
@@ -60,41 +60,41 @@ def test_slots_are_reused():
     check(shape, "forward", chunks=1)
 
 
-# Two tiles each, so a state also passes from one tile to the next.
+# There are two tiles per chunk, so a state also passes from one tile to the next.
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_parallel_chunks_match(direction):
+def test_parallel_chunks_match_the_definition(direction):
     check((1, 512, 32), direction, chunks=8)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
-def test_resets_at_borders_of_chunks_and_tiles_match(direction):
+def test_resets_at_borders_match_the_definition(direction):
     reset = np.zeros((1, 256), bool)
     reset[0, [0, 31, 32, 65, 95, 127, 128, 255]] = True
     check((1, 256, 32), direction, chunks=4, reset=jnp.asarray(reset))
 
 
 @pytest.mark.slow
-def test_padded_sizes_match_with_the_chosen_chunks():
+def test_sizes_that_need_padding_match_the_definition():
     assert choose_chunks((1, 270, 20), "both") == 8
     check((1, 270, 20), "both")
 
 
 @pytest.mark.slow
-def test_passes_without_resets_match():
+def test_a_scan_without_resets_matches_the_definition():
     check((2, 64, 64), "reverse", chunks=2, reset=False)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30])
-def test_extreme_decays_match(decay):
+def test_extreme_decays_match_the_definition(decay):
     check((1, 64, 64), "forward", chunks=2, reset=False, decay=decay)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("chunks", [1, 4])
-def test_bfloat16_matches_to_its_precision(chunks):
+def test_bfloat16_is_accurate_to_rounding(chunks):
     check(
         (1, 128, 128),
         "both" if chunks > 1 else "forward",
@@ -106,7 +106,7 @@ def test_bfloat16_matches_to_its_precision(chunks):
 
 @pytest.mark.slow
 def test_the_state_of_the_chunks_is_float32():
-    """A bfloat16 state would stop at 2 ** 8 = 256, where adding 1 is lost to rounding."""
+    """A bfloat16 state would stop at 2 ** 8 = 256, where 1 is less than the rounding error."""
     ones = jnp.ones((1, 512, 16), jnp.bfloat16)
     h = without_races(
         gpu.forward, ones, ones, jnp.zeros((1, 16)), resets=None, direction="forward", chunks=8
@@ -114,14 +114,14 @@ def test_the_state_of_the_chunks_is_float32():
     np.testing.assert_array_equal(h[0, :, 0], jnp.arange(1, 513, dtype=jnp.float32).astype(jnp.bfloat16))
 
 
-def test_a_missing_wait_is_a_race(monkeypatch):
+def test_a_missing_wait_is_detected_as_a_race(monkeypatch):
     monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
     with pytest.raises(AssertionError, match="races_found"):
         check((1, 64, 128), "forward", chunks=1)
 
 
 def passes(shape, chunks, direction):
-    """Return both passes with their arguments."""
+    """Yield both passes with their arguments."""
     block, state = jnp.zeros(shape), jnp.zeros((shape[0], shape[2]))
     reset = jnp.zeros(shape[:2], bool)
     options = {"resets": (reset,) * (2 if direction == "both" else 1), "direction": direction}

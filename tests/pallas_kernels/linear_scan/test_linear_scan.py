@@ -1,4 +1,4 @@
-"""linear_scan against loops in float64: values, derivatives, extremes, types, platforms, errors."""
+"""linear_scan against loops in float64: values, gradients, extremes, dtypes, platforms, errors."""
 
 import re
 from functools import partial
@@ -39,7 +39,7 @@ def backward(path, a, h, h0, dh, reverse):  # noqa: PLR0917
     with_state=st.booleans(),
     with_reset=st.booleans(),
 )
-def test_values_of_any_shape(shape, seed, reverse, with_state, with_reset):
+def test_any_shape_matches_the_definition(shape, seed, reverse, with_state, with_reset):
     a, x, h0, _, reset = inputs(shape, seed=seed)
     h0, reset = h0 if with_state else None, reset if with_reset else None
     result = linear_scan(a, x, h0=h0, reverse=reverse, reset=reset)
@@ -50,7 +50,7 @@ def test_values_of_any_shape(shape, seed, reverse, with_state, with_reset):
 @DIRECTIONS
 def test_gradients_equal_finite_differences(reverse):
     a, x, h0, _, reset = inputs((2, 4, 2))
-    # One row starts with a reset in both directions; the other starts from its state.
+    # One row begins with a reset in both directions; the other reads its initial state.
     reset = reset.at[:, jnp.array([0, -1])].set(jnp.array([[True], [False]]))
 
     def function(a, x, h0):
@@ -61,8 +61,8 @@ def test_gradients_equal_finite_differences(reverse):
 
 @DIRECTIONS
 @pytest.mark.parametrize("path", ["loop", "prefix"])
-def test_products_that_underflow_give_correct_values(path, reverse):
-    """The products of all decays underflow in float32, so dividing by them would give NaN."""
+def test_underflowing_products_give_no_nan(path, reverse):
+    """Products of all decays underflow in float32, so dividing by them would give NaN."""
     a, x, h0, dh, _ = inputs((1, 64, 2))
     a = a * 1e-3
     assert np.prod(np.asarray(a), axis=1, dtype=np.float32).max() == 0
@@ -76,7 +76,7 @@ def test_products_that_underflow_give_correct_values(path, reverse):
 @pytest.mark.sampled
 @DIRECTIONS
 @pytest.mark.parametrize("shape", [(2, 37, 3), (1, 1, 2)], ids=str)
-def test_the_loop_and_the_prefix_agree(shape, reverse):
+def test_the_loop_and_the_prefix_match_the_definition(shape, reverse):
     a, x, h0, dh, _ = inputs(shape)
     expected = oracle(a, x, h0, reverse=reverse)
     loop, prefix = (forward(path, a, x, h0, reverse) for path in ("loop", "prefix"))
@@ -91,7 +91,7 @@ def test_the_loop_and_the_prefix_agree(shape, reverse):
 @pytest.mark.sampled
 @pytest.mark.parametrize("path", ["loop", "prefix"])
 def test_the_carry_is_float32_for_bfloat16_inputs(path):
-    """A bfloat16 carry would stop at 2 ** 8 = 256, where adding 1 is lost to rounding."""
+    """A bfloat16 carry would stop at 2 ** 8 = 256, where 1 is less than the rounding error."""
     ones = jnp.ones((1, 1000, 2), jnp.bfloat16)
     h = forward(path, ones, ones, jnp.zeros((1, 2)), False)
     assert h.dtype == jnp.bfloat16
@@ -101,7 +101,7 @@ def test_the_carry_is_float32_for_bfloat16_inputs(path):
 
 
 @pytest.mark.slow
-def test_results_and_gradients_have_the_dtypes_of_their_inputs():
+def test_the_result_has_the_dtype_of_x_and_each_gradient_that_of_its_input():
     a, x, h0, dh, _ = inputs()
     a = a.astype(jnp.bfloat16)
     result, pullback = jax.vjp(lambda a, x, h0: linear_scan(a, x, h0=h0), a, x, h0)
@@ -116,7 +116,7 @@ def test_the_default_state_is_zero():
 
 
 @pytest.mark.parametrize(("platform", "loops"), [("cpu", 1), ("cuda", 0), ("tpu", 0)])
-def test_the_target_platform_chooses_the_implementation(platform, loops):
+def test_the_platform_selects_the_algorithm(platform, loops):
     a, x, _, dh, _ = inputs()
 
     def while_loops(function, *arguments):
@@ -130,7 +130,7 @@ def test_the_target_platform_chooses_the_implementation(platform, loops):
     assert while_loops(gradient, a, x, dh) == 2 * loops
 
 
-def test_xla_can_be_named():
+def test_xla_can_be_chosen_by_name():
     a, x, *_ = inputs()
     np.testing.assert_array_equal(scan(a, x, implementation="xla"), scan(a, x))
 
@@ -160,7 +160,7 @@ def test_xla_can_be_named():
     ],
 )
 def test_wrong_arguments_are_refused(options, message):
-    """Test the checks of the function, without the type annotations that tests check first."""
+    """Call the function without its type annotations, which tests would check first."""
     unchecked = linear_scan.__wrapped__
     with pytest.raises(ValueError, match=f"^linear_scan: {re.escape(message)}$"):
         unchecked(**dict.fromkeys("ax", jnp.zeros((2, 5, 3))) | options)

@@ -1,4 +1,4 @@
-"""A float64 reference of recurrences with a matrix state per head, token by token, and its inputs."""
+"""Recurrences with a matrix per head by their definitions, token by token in float64, and their inputs."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
-# Complex steps subtract nothing, so the derivatives are exact to the last digits.
+# A complex step subtracts nothing, so derivatives are exact to the last digits.
 STEP = 1e-30
 
 
@@ -17,22 +17,22 @@ def draw(
 
     Args:
         shape: batch, length, heads, d_v.
-        groups: the heads of q and k; as many as heads if None.
-        d_k: the features of q and k.
+        groups: the number of heads of q and k; None for as many as heads.
+        d_k: the number of features of q and k.
         by_channel: whether each channel of the keys has a decay.
-        added: whether values are added, without beta.
+        added: whether the state adds values without the delta rule, and beta is None.
         seed: the seed of the random numbers.
-        direction: the direction of the recurrence; each direction has resets at a fifth of the tokens.
-        resets: whether there are resets.
+        direction: the direction; "both" has two arrays of resets.
+        resets: whether there are resets, at a fifth of the tokens.
     """
     random = np.random.default_rng(seed)
     batch, length, heads, d_v = shape
     groups = groups or heads
     q, k = random.normal(size=(2, batch, length, groups, d_k))
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
-    # Some heads forget at once, and some hardly forget.
+    # Some heads forget quickly, and some slowly.
     g = -np.exp(2 * random.normal(size=(batch, length, heads, *(d_k,) * by_channel)) - 2)
-    # A logarithm of 0 is the limit above which logarithms are clipped.
+    # A decay of 1 has the log decay 0, the limit at which positive exponents are clipped.
     g[random.uniform(size=g.shape) < 1 / 8] = 0
     beta = None if added else random.uniform(0, 2, (batch, length, heads))
     count = 2 if direction == "both" else 1
@@ -43,7 +43,7 @@ def draw(
 
 
 def scan(sequences, state, direction):
-    """Return the output of each token and the last state; the arrays can have one more leading axis."""
+    """Return the output of each token, and the last state. Arrays may have one more leading axis."""
     q, k, v, g, beta, resets = sequences
     heads = v.shape[-2]
     o, last = [], []
@@ -69,10 +69,10 @@ def scan(sequences, state, direction):
 
 
 def complex_step(function, arguments):
-    """Return the derivative of a scalar function of arrays in each of them, by complex steps.
+    """Return the gradient of a scalar function with respect to each of its arrays, by complex steps.
 
-    `function` is given arrays with one more axis: a step in another element of one of them for each entry.
-    It returns as many numbers.
+    `function` gets arrays with one more leading axis. Along it, each entry has a step in another element of
+    one of the arrays. It returns one number per entry.
     """
     found = {}
     spread = {name: None if array is None else array[None] for name, array in arguments.items()}
@@ -85,7 +85,7 @@ def complex_step(function, arguments):
 
 
 def gradients(sequences, state, do, dlast, direction):
-    """Return the cotangents of the arguments, by name; that of the first state is `state`."""
+    """Return the cotangents of the arguments by name; the first state has the name `state`."""
 
     def total(arguments):
         state = arguments["state"]
@@ -98,5 +98,5 @@ def gradients(sequences, state, do, dlast, direction):
 
 
 def to_arrays(tree, dtype=jnp.float32):
-    """Convert the arrays of a tree to a dtype, except for flags."""
+    """Convert the numbers of a tree to a dtype; flags stay boolean."""
     return jax.tree.map(lambda x: jnp.asarray(x, x.dtype if x.dtype == bool else dtype), tree)

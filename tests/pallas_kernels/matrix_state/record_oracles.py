@@ -40,7 +40,7 @@ def delta_rule_inputs(by_channel: bool, seed: int) -> dict[str, np.ndarray]:
 
 
 def ssd_inputs(seed: int) -> dict[str, np.ndarray]:
-    """Return the inputs of Mamba-2's scan, of two groups."""
+    """Return the inputs of Mamba-2's scan, with two groups."""
     rng = np.random.default_rng(seed + 1)
     heads, groups = 4, 2
     values = {
@@ -57,7 +57,7 @@ def ssd_inputs(seed: int) -> dict[str, np.ndarray]:
 
 
 def record(file: Path, inputs: dict[str, np.ndarray], run) -> None:
-    """Write what `run` gives for tensors by name, and its gradients."""
+    """Write the inputs, the outputs of `run`, and the gradients."""
     tensors = {key: torch.tensor(value, requires_grad=True) for key, value in inputs.items()}
     outputs, state = run(**tensors)
     cotangent = np.random.default_rng(2).normal(size=tuple(outputs.shape)).astype(np.float32)
@@ -73,7 +73,7 @@ def record(file: Path, inputs: dict[str, np.ndarray], run) -> None:
 
 
 def delta_rule(function):
-    """Return a run of a function of `transformers`, which scales q itself."""
+    """Return `run` for a function of `transformers`, which divides q by sqrt(d_k)."""
 
     def run(q, k, v, g, beta, initial_state):  # noqa: PLR0917
         return function(

@@ -1,6 +1,6 @@
-"""Values and gradients of both operations match the functions of `transformers` (record_oracles.py).
+"""Both operations and their gradients against the functions of `transformers` (record_oracles.py).
 
-The fast tests compare with recorded outputs, the slow tests with a run of the functions.
+The fast tests compare with recorded outputs. The slow tests run the functions.
 """
 
 import os
@@ -29,7 +29,7 @@ OPERATIONS = {
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory, torch_packages):
-    """Return the folder with the outputs of the functions for inputs that are not recorded."""
+    """Run the functions with another seed than the recorded one, and return the folder of outputs."""
     folder = tmp_path_factory.mktemp("live")
     subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""The inverse of a chunk's triangular matrix, for keys that break other algorithms."""
+"""The inverse of a chunk's triangular matrix, for keys on which other algorithms fail."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ SIDE = 64
 
 
 def triangle(alike, decay):
-    """Return beta K K^T below the diagonal, for beta = 0.9 and keys whose cosines are about `alike`."""
+    """Return beta K K^T below the diagonal, for beta = 0.9 and keys with cosines of about `alike`."""
     random = np.random.default_rng(0)
     own, shared = random.normal(size=(SIDE, 128)), random.normal(size=128)
     own /= np.linalg.norm(own, axis=1, keepdims=True)
@@ -24,7 +24,7 @@ def triangle(alike, decay):
 
 
 def doubling(A):
-    """Return the product of I + (-A)^(2^i), which is mathematically the inverse."""
+    """Return the product of I + (-A)^(2^i), which is the inverse in exact arithmetic."""
     power, found = -A, jnp.eye(SIDE) - A
     for _ in range(5):
         power = jnp.matmul(power, power, precision="highest")
@@ -42,8 +42,8 @@ def test_the_inverse_matches_float64(alike, decay):
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.8, 1.0])
-def test_kernels_invert_by_whole_matrices(alike):
-    """Lower and upper triangular matrices alike."""
+def test_the_masked_inverse_matches_float64(alike):
+    """Check lower and upper triangular matrices."""
     A = triangle(alike, 1.0)
     expected = np.linalg.inv(np.eye(SIDE) + A)
     invert = quick_jit(masked_inverse)
@@ -53,12 +53,12 @@ def test_kernels_invert_by_whole_matrices(alike):
     np.testing.assert_allclose(in_three(jnp.asarray(A, jnp.float32)), expected, atol=3e-5)
 
 
-def test_products_of_powers_are_imprecise():
+def test_doubling_fails_on_similar_keys():
     A = triangle(0.8, 1.0)
     expected = np.linalg.inv(np.eye(SIDE) + A)
     found = quick_jit(doubling)(jnp.asarray(A, jnp.float32))
     assert np.abs(found - expected).max() > 1e3
-    # It is precise for uncorrelated keys.
+    # For unrelated keys it succeeds.
     A = triangle(0.0, 1.0)
     np.testing.assert_allclose(
         quick_jit(doubling)(jnp.asarray(A, jnp.float32)), np.linalg.inv(np.eye(SIDE) + A), atol=1e-5

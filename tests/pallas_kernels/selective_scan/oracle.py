@@ -1,4 +1,4 @@
-"""A reference of the selective scan and its derivative in float64, step by step, and inputs for it."""
+"""The selective scan by its definition and the chain rule, step by step in float64, and inputs for it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +18,8 @@ def scan_inputs(shape=(2, 11, 6), states=3, dtype=np.float32, seed=0, *, directi
         states: N.
         dtype: the dtype of the sequences.
         seed: the seed of the random numbers.
-        direction: the direction of the scan; each direction has resets.
-        left_out: the fields that are None.
+        direction: the direction; "both" has two arrays of resets.
+        left_out: fields to set to None.
     """
     random = np.random.default_rng(seed)
     batch, length, channels = shape
@@ -34,7 +34,7 @@ def scan_inputs(shape=(2, 11, 6), states=3, dtype=np.float32, seed=0, *, directi
     }
     arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
     vectors = {
-        # Some channels forget at once, and some hardly forget.
+        # Some channels forget quickly, and some slowly.
         "A": -np.exp(1.5 * draw(states, channels)),
         "D": draw(channels),
         "dt_bias": draw(channels) - 1,
@@ -48,7 +48,7 @@ def scan_inputs(shape=(2, 11, 6), states=3, dtype=np.float32, seed=0, *, directi
 
 
 def scan_oracle(inputs, dy, dlast, direction):
-    """Return y, the last state, and as `SelectiveScanInputs` the cotangents of the inputs."""
+    """Return y, the last state, and the cotangents of the inputs as `SelectiveScanInputs`."""
     half = inputs.u.shape[-1] // 2
     parts = {
         "forward": [(slice(None), 0, False)],

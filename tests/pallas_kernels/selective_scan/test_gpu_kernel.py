@@ -1,4 +1,4 @@
-"""The GPU kernel in the interpreter of Mosaic GPU, which also detects races, against the definition."""
+"""The GPU kernel against the definition, in the Mosaic GPU interpreter, which also detects races."""
 
 import math
 from functools import partial
@@ -25,7 +25,7 @@ TILE = gpu_tile.TILE
 
 
 def check(shape, direction, *, tolerance=1e-5, **options):
-    """Compare both passes with the definition, and return the kept states."""
+    """Compare both passes with the definition, and return the states kept for the gradient."""
     inputs, dy, dlast = scan_inputs(shape, direction=direction, **options)
     y, last, block_h0 = without_races(gpu.forward, inputs, direction=direction)
     found = without_races(gpu.backward, inputs, block_h0, dy, dlast, direction=direction)
@@ -34,15 +34,15 @@ def check(shape, direction, *, tolerance=1e-5, **options):
 
 
 @pytest.mark.slow
-def test_both_directions_match_with_several_blocks_and_padded_states():
-    """Two blocks of two tiles in each direction; three states and four channels do not fit."""
+def test_both_directions_with_padding_match_the_definition():
+    """Two blocks of two tiles in each direction; three states and four channels need padding."""
     block_h0 = check((1, 3 * TILE - 3, 4), "both", states=3)
     assert block_h0.shape == (1, 2, 4, 2 * gpu_tile.THREADS)
 
 
 @pytest.mark.slow
 def test_slots_are_reused(monkeypatch):
-    """The forward pass has five tiles. A block of one tile has no states to recompute."""
+    """Five tiles forward, in blocks of one tile, which have no states to recompute."""
     monkeypatch.setattr(gpu_tile, "MAX_SLOTS", 2)
     monkeypatch.setattr(gpu_tile, "MAX_TILES", 1)
     left_out = dict.fromkeys(("z", "dt_bias", "resets"))
@@ -50,13 +50,13 @@ def test_slots_are_reused(monkeypatch):
 
 
 @pytest.mark.parametrize("x", [-1e30, -90.0, -20.0, -1e-3, 0.0, 0.5, 3.0, 80.0])
-def test_the_softplus_is_precise(x):
+def test_the_softplus_is_accurate(x):
     found = gpu_tile.softplus(jnp.float32(x))
     np.testing.assert_allclose(found, np.logaddexp(0.0, np.float64(np.float32(x))), rtol=1e-6, atol=1e-37)
 
 
 def passes(direction):
-    """Yield both passes, their arguments, and the indices of the memory that threads do not share."""
+    """Yield both passes with their arguments and the indices of memory that each thread uses alone."""
     inputs, dy, dlast = scan_inputs((1, 4 * TILE, 2 * gpu_tile.THREADS), states=4, direction=direction)
     grid = gpu.grid_of(inputs, direction)
     block_h0 = jnp.zeros((1, grid.blocks, grid.states, inputs.u.shape[2]))
@@ -118,7 +118,7 @@ def test_a_block_fits_in_shared_memory(dtype, states):
 
 
 @pytest.mark.slow
-def test_a_gpu_uses_the_kernel_if_it_is_named():
+def test_a_gpu_uses_the_kernel_if_you_choose_it():
     inputs, dy, _ = scan_inputs((1, 20, 6), direction="both")
 
     def gradient(inputs):

@@ -1,4 +1,4 @@
-"""The bytes and loop speeds of kernels compiled for a TPU and a GPU, without the devices.
+"""The kernels compiled for an absent TPU and GPU: their memory traffic, and the speed of their loops.
 
 `launch/compilers.sh` fetches the compilers; `tests/run.sh` calls it.
 """
@@ -10,7 +10,7 @@ import pytest
 from tests.pallas_kernels.linear_scan import test_compiled as of_linear_scan
 
 pytestmark = of_linear_scan.pytestmark
-# Elements per cycle on a v5e, 10 % below the measured values.
+# Elements per cycle on a v5e, a tenth below the measured rates.
 LEAST_RATE = {"forward": 19, "backward": 6.9}
 MAX_OVER_LEAST = {"forward": 1.1, "both": 1.15}
 
@@ -23,25 +23,25 @@ def rows(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_kernels_move_few_extra_bytes(rows):
+def test_tpu_kernels_move_few_extra_bytes(rows):
     assert len(rows) == 2 * 2
     for row in rows:
         assert row["copies"] == 0, row
         assert 1 <= row["bytes"] <= {"forward": 1.11, "backward": 1.12}[row["pass"]], row
 
 
-def test_the_loops_keep_their_speed(rows):
+def test_loops_reach_the_minimum_rate(rows):
     for row in rows:
         assert row["rate"] >= LEAST_RATE[row["pass"]], row
 
 
-def test_the_vector_unit_is_seldom_idle(rows):
+def test_the_vector_unit_is_rarely_idle(rows):
     limits = {"forward": 1.4, "backward": 1.25}
     assert all(row["vector_limit"] <= limits[row["pass"]] * row["rate"] for row in rows), rows
 
 
 @pytest.mark.slow
-def test_the_kernels_compile_for_an_h200_and_move_few_extra_bytes(tmp_path):
+def test_gpu_kernels_compile_for_an_h200_and_move_few_extra_bytes(tmp_path):
     output = tmp_path / "rows.json"
     of_linear_scan.run("benchmarks.selective_scan_gpu", "--compile", "--json", output)
     rows = json.loads(output.read_text())
@@ -51,7 +51,7 @@ def test_the_kernels_compile_for_an_h200_and_move_few_extra_bytes(tmp_path):
     for row in rows:
         assert row["spilled"] == 0, row
         assert row["shared_kib"] <= {"forward": 113, "backward": 227}[row["pass"]], row
-        # Only the columns and the sums of the blocks of channels, without a copy of an operand.
+        # Only the columns and the sums of the blocks of channels are temporary, not a copy of an operand.
         assert row["temporary"] <= 0.55, row
     for forward, backward in (rows[:2], rows[2:]):
         assert forward["accesses"] <= MAX_OVER_LEAST["forward"] * forward["least"]

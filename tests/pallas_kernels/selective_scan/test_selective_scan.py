@@ -1,4 +1,4 @@
-"""selective_scan against its definition in float64: values, derivatives, types, platforms, errors."""
+"""selective_scan against its definition in float64: values, gradients, dtypes, platforms, errors."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ DIRECTIONS = ("forward", "reverse", "both")
 
 
 def scan(direction, implementation, resets, inputs):
-    """Call the public operation with `SelectiveScanInputs`, in which A has its channels last."""
+    """Call the public operation with `SelectiveScanInputs`, where A has its channels last."""
     u, dt, A, B, C, D, z, dt_bias, h0, _ = inputs
     return selective_scan(
         *(u, dt, A.T, B, C, D),
@@ -65,26 +65,26 @@ def check(direction, implementation, shape, *, tolerance=1e-5, **options):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_values_and_gradients_in_xla(direction):
+def test_xla_matches_the_definition(direction):
     check(direction, "xla", (2, 11, 6))
 
 
-def test_several_chunks_of_time_in_xla(monkeypatch):
+def test_xla_matches_the_definition_with_several_chunks(monkeypatch):
     monkeypatch.setattr(xla, "CHUNK", 4)
     check("both", "xla", (2, 11, 6))
 
 
 @pytest.mark.slow
-def test_the_parallel_prefix_matches(monkeypatch):
-    """By default, a CPU does not use it."""
+def test_the_parallel_prefix_matches_the_definition(monkeypatch):
+    """Only accelerators use it by default."""
     monkeypatch.setattr(xla, "CHUNK", 4)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arrays, cpu, default: default(*arrays))
     check("both", "xla", (2, 10, 4))
 
 
 @pytest.mark.slow
-def test_values_and_gradients_in_the_kernel(monkeypatch, capsys):
-    """In the interpreter, which also detects races; two blocks in time, a rate of zero."""
+def test_the_kernel_matches_the_definition(monkeypatch, capsys):
+    """In the interpreter, which also detects races, with two blocks in time and a rate of zero."""
     monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
     detector = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
     inputs, dy, dlast = scan_inputs((1, 130, 4), states=2, direction="reverse")
@@ -97,20 +97,20 @@ def test_values_and_gradients_in_the_kernel(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_kernel_without_optional_arguments(monkeypatch):
-    """Also the public operation in bfloat16, several groups of channels, and states in turns."""
+def test_the_kernel_works_without_optional_arguments(monkeypatch):
+    """In bfloat16, with several groups of channels, and one group of states per turn."""
     monkeypatch.setattr(tpu_steps, "groups_together", lambda groups: 1)
     options = dict.fromkeys(("z", "dt_bias", "resets")) | {"states": 5, "dtype": jnp.bfloat16}
     check("both", "pallas_interpret", (1, 50, 768), tolerance=2**-7, **options)
 
 
 @pytest.mark.parametrize("left_out", ["z", "dt_bias", "resets"])
-def test_optional_arguments_can_be_omitted(left_out):
+def test_optional_arguments_may_be_left_out(left_out):
     check("forward", "xla", (1, 5, 4), **{left_out: None})
 
 
 @pytest.mark.slow
-def test_defaults_omit_d_and_start_from_zero():
+def test_d_and_the_state_default_to_zero():
     inputs, dy, dlast = scan_inputs((1, 5, 4), direction="forward")
     u, dt, A, B, C, D, *_ = inputs
     y, last = selective_scan(u, jnp.abs(dt), A.T, B, C)
@@ -121,13 +121,13 @@ def test_defaults_omit_d_and_start_from_zero():
     assert_close(last, expected_last)
 
 
-def test_bfloat16_matches_to_its_precision():
+def test_bfloat16_is_accurate_to_rounding():
     check("both", "xla", (1, 40, 4), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
 @pytest.mark.slow
 def test_the_state_does_not_lose_small_steps_in_bfloat16():
-    """Near 512, a step of 1 is less than half the spacing of bfloat16."""
+    """In bfloat16, a step of 1 vanishes in a state of 256 or more."""
     ones = jnp.ones((1, 512, 2), jnp.bfloat16)
     weights = jnp.ones((1, 512, 1), jnp.bfloat16)
     _, last = selective_scan(ones, ones, jnp.full((2, 1), -1e-9), weights, weights)
@@ -142,7 +142,7 @@ def test_the_state_does_not_lose_small_steps_in_bfloat16():
     direction=st.sampled_from(DIRECTIONS),
     seed=st.integers(0, 100),
 )
-def test_any_shape(shape, states, direction, seed):
+def test_any_shape_matches_the_definition(shape, states, direction, seed):
     check(direction, "xla", shape, states=states, seed=seed)
 
 
@@ -200,11 +200,7 @@ def test_a_kernel_for_another_platform_is_refused():
         ({"z": jnp.zeros((1, 5, 3))}, {}, r"z must be \(1, 5, 4\); found \(1, 5, 3\)"),
         ({"dt_bias": jnp.zeros(3)}, {}, r"dt_bias must be \(4,\); found \(3,\)"),
         ({"h0": jnp.zeros((1, 4, 3))}, {}, r"h0 must be \(1, 3, 4\); found \(1, 4, 3\)"),
-        (
-            {},
-            {"resets": (jnp.zeros((1, 5), bool),)},
-            r"resets must be a tuple of 2 arrays of shape \(1, 5\); found \[.*\]",
-        ),
+        ({}, {"resets": (jnp.zeros((1, 5), bool),)}, r"resets must be 2 of shape \(1, 5\); found \[.*\]"),
         ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
         ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla', .*"),
     ],

@@ -1,4 +1,4 @@
-"""ssd against its definition in float64: values, derivatives, types, errors."""
+"""ssd against its definition in float64: values, gradients, dtypes, errors."""
 
 from functools import partial
 
@@ -24,10 +24,10 @@ def draw(shape, groups, *, seed=0, direction="both", **left_out):
 
     Args:
         shape: batch, length, heads, P.
-        groups: the heads of B and C.
+        groups: the number of heads of B and C.
         seed: the seed of the random numbers.
-        direction: the direction of the recurrence; each direction has resets.
-        left_out: the arguments that are None.
+        direction: the direction; "both" has two arrays of resets.
+        left_out: arguments to set to None.
     """
     random = np.random.default_rng(seed)
     batch, length, heads, _ = shape
@@ -48,7 +48,7 @@ def draw(shape, groups, *, seed=0, direction="both", **left_out):
 
 
 def scan(arguments, resets, direction):
-    """Return (y, last state) a token at a time; see `oracle.scan`."""
+    """Compute (y, last state) one token at a time; see `oracle.scan`."""
     names = ("x", "dt", "A", "B", "C", "D", "dt_bias", "initial_state")
     x, dt, A, B, C, D, dt_bias, state = (arguments[name] for name in names)
     s = dt if dt_bias is None else np.log1p(np.exp(dt + dt_bias[..., None, None, :]))
@@ -84,7 +84,7 @@ def check(shape, groups, direction, *, dtype=jnp.float32, tolerance=1e-5, **opti
     cotangents = jnp.asarray(dy, dtype), jnp.asarray(dlast, jnp.float32)
     (y, last), found = values_and_gradients(direction, implementation, given, flags, cotangents)
     assert (y.dtype, last.dtype) == (dtype, jnp.float32)
-    # The definition reads what was rounded.
+    # The definition reads the rounded inputs.
     rounded = jax.tree.map(lambda x: np.asarray(x, np.float64), given)
     expected_y, expected_last = scan(rounded, resets, direction)
     assert_close(y, expected_y, tolerance)
@@ -100,8 +100,8 @@ def check(shape, groups, direction, *, dtype=jnp.float32, tolerance=1e-5, **opti
 
 
 @pytest.mark.parametrize(("direction", "groups"), [("forward", 1), ("reverse", 4), ("both", 2)])
-def test_values_and_gradients(direction, groups):
-    """Two chunks and a part of one, resets within them and at their borders."""
+def test_values_and_gradients_match_the_definition(direction, groups):
+    """Two whole chunks and a part of one, with resets inside them and at their borders."""
     check((1, 2 * CHUNK + 3, 4, 2), groups, direction)
 
 
@@ -110,19 +110,19 @@ def test_one_group_serves_both_directions():
 
 
 @pytest.mark.slow
-def test_values_and_gradients_in_the_kernel():
-    """In the interpreter; a single group serves both directions."""
+def test_the_kernel_matches_the_definition():
+    """In the interpreter. A single group serves both directions."""
     check((1, 2 * CHUNK + 3, 4, 2), 1, "both", implementation="pallas_interpret")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", ["D", "dt_bias"])
-def test_optional_arguments_can_be_omitted(left_out):
+def test_optional_arguments_may_be_left_out(left_out):
     check((1, 5, 2, 2), 1, "forward", **{left_out: None})
 
 
 @pytest.mark.slow
-def test_bfloat16_matches_to_its_precision():
+def test_bfloat16_is_accurate_to_rounding():
     check((1, 40, 2, 4), 1, "both", dtype=jnp.bfloat16, tolerance=3e-2)
 
 
@@ -135,14 +135,14 @@ def test_bfloat16_matches_to_its_precision():
     direction=st.sampled_from(DIRECTIONS),
     seed=st.integers(0, 100),
 )
-def test_any_shape(batch, length, heads, direction, seed):
+def test_any_shape_matches_the_definition(batch, length, heads, direction, seed):
     check((batch, length, heads[0], 2), heads[1], direction, seed=seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 255, 257, 4097])
-def test_lengths_at_the_borders_of_chunks(length):
-    """Only values: the definition is a slow loop in Python."""
+def test_lengths_around_chunk_borders_match_the_definition(length):
+    """Compare only values, because the definition is a slow loop in Python."""
     arguments, resets, _, _ = draw((1, length, 2, 3), 1)
     read = partial(quick_jit(ssd, static_argnames=("direction",)), direction="both")
     y, last = read(**oracle.to_arrays(arguments), resets=jax.tree.map(jnp.asarray, resets))
@@ -151,7 +151,7 @@ def test_lengths_at_the_borders_of_chunks(length):
     assert_close(last, expected_last, 2e-5)
 
 
-def test_defaults_omit_d_and_start_from_zero():
+def test_d_and_the_state_default_to_zero():
     arguments, _, _, _ = draw((1, 5, 2, 2), 1, D=None, dt_bias=None)
     arguments["initial_state"] = 0 * arguments["initial_state"]
     given = oracle.to_arrays(arguments)
