@@ -136,11 +136,11 @@ class Findings:
     def warnings(self) -> list[str]:
         """Return reasons against the found mixture, one sentence each."""
         found = []
-        asked = _RUNS_A_PARAMETER * (self.design.features + 1)
-        if len(self.numbers) < asked:
+        needed = _RUNS_A_PARAMETER * (self.design.features + 1)
+        if len(self.numbers) < needed:
             found.append(
                 f"{len(self.numbers)} proxies are few for {self.design.features} shares; "
-                f"{asked} or more are recommended: --proxies={asked}"
+                f"{needed} or more are recommended: --proxies={needed}"
             )
         if self.rank_correlation < _MIN_CORRELATION:
             found.append(

@@ -1,4 +1,4 @@
-"""Small bandits, and a history for them."""
+"""Fixtures: small bandits with a history."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ GROUPS = [0, 0, 0, 1, 2, 2]
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation():
-    """Compile what the package jits itself as `tests/quick_jit.py` does: it takes most of the time here."""
+    """Compile the package's jitted functions like `tests/quick_jit.py`, because compilation dominates."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -21,7 +21,7 @@ def quick_compilation():
 
 @pytest.fixture(scope="session")
 def small():
-    """Return a function that makes a BanditConfig of a small critic, with the given fields."""
+    """Return a function that makes a BanditConfig with a small critic and the given fields."""
 
     def make(**fields):
         sizes = {
@@ -42,7 +42,7 @@ def small():
 
 @pytest.fixture(scope="session")
 def after():
-    """Return a function that takes a new bandit of 6 arms through some of its 8 decisions."""
+    """Return a function that runs a new bandit with 6 arms for some of its 8 decisions."""
 
     def run(config, decisions):
         generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""A policy that is written and registered outside the package works like the package's own."""
+"""A policy that is registered outside the package works like a built-in policy."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def no_values(config, num_arms, key):
 
 
 def update_values(state):
-    """Move each arm's value towards its last reward, in proportion to the probability that it had."""
+    """Move each arm's value towards its last reward, in proportion to its probability."""
     last = jnp.maximum(current_row(state) - 1, 0)
     values = state.policy_state["values"]
     return {"values": values + RATE * state.actions[last] * (state.rewards[last] - values)}
@@ -45,12 +45,12 @@ def configured(policy):
     return parse_config(config).bandit
 
 
-def test_it_learns_and_proposes_under_jit(policy):
+def test_a_custom_policy_learns_and_proposes_under_jit(policy):
     state = init_bandit(configured(policy), np.ones(4), np.arange(4), 30, jax.random.key(0))
     structure = jax.tree.structure(state)
     decide = jax.jit(lambda state, losses: propose(observe(state, losses)))
     losses, mixtures = np.full(4, 4.0, np.float32), []
-    # Only arm 2 ever gets better, and only where it is trained on.
+    # Only arm 2 improves, and only through training on it.
     for _ in range(30):
         state = decide(state, losses)
         mixtures.append(np.asarray(state.mixture))
@@ -66,7 +66,7 @@ def test_it_learns_and_proposes_under_jit(policy):
     np.testing.assert_array_equal(state.actions[:30], mixtures)
 
 
-def test_a_config_may_name_it_while_it_is_registered(policy):
+def test_a_config_accepts_only_a_registered_policy(policy):
     assert configured(policy).policy == "epsilon_greedy"
     message = r"config\.bandit\.policy: found 'e_greedy'; allowed: epsilon_greedy, attribution, .*uniform$"
     with pytest.raises(ConfigError, match=message):
@@ -78,7 +78,7 @@ def test_only_a_policy_that_proposes_changes_the_mixture(policy):
     assert set(POLICIES) - changing == {"fixed", "uniform"} and policy in changing
 
 
-def test_settings_that_a_policy_cannot_work_with_are_refused():
+def test_a_policy_refuses_unsupported_settings():
     def needs_three(config, num_arms):
         if num_arms < 3:
             raise ValueError(f"needs_three: found {num_arms} arms; allowed: at least 3")

@@ -15,14 +15,14 @@ CRITICS = ("gated_ssm", "transformer")
 
 @cache
 def compiled_prediction(config):
-    """Return predict(parameters, steps, used) of the critic for 6 arms, compiled once for all tests."""
+    """Return the critic's predict(parameters, steps, used) for 6 arms, compiled once for all tests."""
     critic = make_critic(config, 6)
     return jax.jit(lambda parameters, steps, used: critic.apply({"params": parameters}, steps, used))
 
 
 @cache
 def compiled_loss(config):
-    """Return a function that gives the error, and its gradient, of the critic for 6 arms."""
+    """Return a function that computes the critic's error and its gradient for 6 arms."""
     return jax.jit(jax.value_and_grad(partial(critic_loss, make_critic(config, 6))))
 
 
@@ -32,7 +32,7 @@ def some_candidates(state, count=3):
 
 
 def scores_by_reading_everything(state, candidates):
-    """Score each candidate by a full pass over a history that is exactly as long as the known one."""
+    """Score each candidate with a full pass over the known part of the history."""
     now = int(state.count) - 1
     critic = make_critic(state.config, state.arms)
 
@@ -48,7 +48,7 @@ def scores_by_reading_everything(state, candidates):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("critic", CRITICS)
 @pytest.mark.parametrize("decisions", [0, 5])
-def test_scores_from_the_cache_are_those_of_the_whole_sequence(small, after, critic, decisions):
+def test_scores_from_the_cache_match_the_whole_sequence(small, after, critic, decisions):
     state = after(small(critic=critic), decisions)
     candidates = some_candidates(state)
     scores = candidate_scores(state, candidates)
@@ -69,14 +69,14 @@ def test_scores_depend_on_the_history(small, after, critic):
 
 
 @pytest.mark.parametrize("critic", CRITICS)
-def test_nothing_depends_on_the_unused_part_of_the_buffer(small, after, critic):
+def test_the_unused_part_of_the_buffer_has_no_effect(small, after, critic):
     state = after(small(critic=critic), 2)
 
     def spoil(rows, first):
         junk = jnp.where(jnp.arange(rows.shape[1]) % 2 == 0, jnp.nan, 1e6)
         return jnp.where((jnp.arange(rows.shape[0]) >= first)[:, None], junk, rows)
 
-    # Two actions are complete, and the third observation's action is not chosen yet.
+    # Two actions are complete. The action of the third observation is not chosen yet.
     spoilt = state.replace(
         losses=spoil(state.losses, 3), actions=spoil(state.actions, 3), rewards=spoil(state.rewards, 3)
     )
@@ -127,7 +127,7 @@ def test_the_critic_learns_rewards_scaled_by_class(small, after):
     np.testing.assert_allclose(predicted, [[1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]] * 6, atol=0.08)
 
 
-def test_error_is_that_of_the_used_steps(small, after):
+def test_error_covers_only_the_used_steps(small, after):
     state = after(small(), 0)
     steps = jax.random.normal(jax.random.key(0), (9, 12))
     predictions = compiled_prediction(state.config)(state.policy_state.parameters, steps, jnp.int32(2))
@@ -140,7 +140,7 @@ def test_error_is_that_of_the_used_steps(small, after):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-def test_inputs_have_unit_size_whatever_is_measured():
+def test_inputs_always_have_unit_size():
     losses = jnp.array([[2.0, 4.0, 6.0], [jnp.nan, jnp.inf, 3.0], [jnp.nan] * 3, [1e30, 0.0, 1e30]])
     actions = jnp.array([[0.5, 0.5, 0.0]] * 4)
     steps = np.asarray(critic_inputs(losses, actions))
@@ -150,7 +150,7 @@ def test_inputs_have_unit_size_whatever_is_measured():
 
 
 @pytest.mark.parametrize("critic", CRITICS)
-def test_only_matrices_decay(small, after, critic):
+def test_only_matrices_have_weight_decay(small, after, critic):
     flags = decayed_parameters(make_critic(small(critic=critic), 3))
     trained = after(small(critic=critic), 0).policy_state.parameters
     assert jax.tree.structure(flags) == jax.tree.structure(trained)
@@ -160,7 +160,7 @@ def test_only_matrices_decay(small, after, critic):
     assert {"kernel", "bias", "scale"} <= set(decays)
 
 
-def test_odd_width_has_positions():
+def test_sinusoids_support_odd_widths():
     positions = sinusoids(jnp.arange(50), 5)
     assert positions.shape == (50, 5)
     assert len(np.unique(np.asarray(positions).round(4), axis=0)) == 50

@@ -1,4 +1,4 @@
-"""Policy exp3s against Exp3.S as Auer et al. write it, in float64."""
+"""Policy exp3s against the equations of Exp3.S by Auer et al., in float64."""
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ CONFIG = BanditConfig(
 
 @jax.jit
 def decide(state, rewards):
-    """Set the rewards of the current action, whatever the losses were, and choose the next one."""
+    """Set the rewards of the current action and choose the next one."""
     row = state.count - 1
     state = state.replace(
         actions=state.actions.at[row].set(state.mixture), rewards=state.rewards.at[row].set(rewards)
@@ -55,7 +55,7 @@ some_rewards = st.lists(
 
 
 @given(weights=weights_of_arms, rewards=some_rewards)
-def test_is_exp3s(weights, rewards):
+def test_mixtures_follow_exp3s(weights, rewards):
     q = np.array(weights) / np.sum(weights)
     found = mixtures_of(weights, rewards)
     np.testing.assert_allclose(found, exp3s_oracle(q, rewards), rtol=1e-3, atol=1e-5)
@@ -63,8 +63,8 @@ def test_is_exp3s(weights, rewards):
     assert np.all(found >= GAMMA * q * (1 - 1e-5))
 
 
-def test_an_arm_without_weight_does_not_outgrow_the_others():
-    """Without sharing, every loss of the others would raise the log of its weight."""
+def test_an_arm_without_weight_keeps_probability_zero():
+    """Without sharing, every loss of the others would raise the logarithm of its weight."""
     config = BanditConfig(policy="exp3s", exp3s=Exp3SConfig(learning_rate=100.0, sharing=0.0))
     state = init_bandit(config, [1, 1, 0], [0, 1, 2], 8, jax.random.key(0))
     for growth in range(8):

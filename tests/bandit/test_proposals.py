@@ -32,13 +32,13 @@ def test_exploration_schedule_without_a_decay_is_a_step():
     np.testing.assert_allclose(found[[0, 4, 6, 9]], [1, 1, 0.1, 0.1], rtol=1e-6)
 
 
-def test_decisions_explore_as_often_as_the_schedule_says(small, monkeypatch):
+def test_decisions_follow_the_exploration_schedule(small, monkeypatch):
     marked = 0.125
     monkeypatch.setattr(
         "birdie_jax.bandit.policies.birdie.exploring_action",
         lambda key, groups, classes: jnp.full(6, marked),
     )
-    # Neither is under test, and 800 searches by the critic would only take time.
+    # This test does not need the critic, and 800 searches would only take time.
     monkeypatch.setattr("birdie_jax.bandit.policies.birdie.best_action", lambda state, key: jnp.zeros(6))
     state = init_bandit(small(), np.ones(6), np.arange(6), 40, jax.random.key(0)).replace(
         count=jnp.int32(13)
@@ -87,7 +87,7 @@ PAPER_CLASSES = np.array([26, 54, 2, 4, 16, 1, 1])
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Return, by prior, candidates over 104 arms in the classes of the birdie mixture, and class masses."""
+    """Return for each prior the candidates over the 104 arms of the birdie mixture, and class masses."""
     groups = jnp.repeat(jnp.arange(7), PAPER_CLASSES)
     found = {}
     for prior in ("classes", "arms"):
@@ -103,18 +103,18 @@ def test_candidates_are_mixtures_uniform_and_sharpened(drawn, prior):
     assert candidates.shape == (600, 104) and candidates.min() > 0
     np.testing.assert_allclose(candidates.sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(masses.sum(axis=1), 1, rtol=1e-5)
-    # The largest arm's share of a class of 54: of uniform numbers about 1 / 27, of fourth powers 1 / 11.
+    # The largest arm's share of a class of 54: about 1 / 27 for uniform numbers, 1 / 11 for fourth powers.
     largest = candidates[:, 26:80].max(axis=1) / masses[:, 1]
     np.testing.assert_allclose(largest[:300].mean(), 1 / 27, rtol=0.1)
     np.testing.assert_allclose(largest[300:].mean(), 1 / 11, rtol=0.1)
 
 
-def test_masses_of_classes_spread_only_where_they_are_drawn(drawn):
+def test_only_the_classes_prior_spreads_the_masses_of_classes(drawn):
     (_, by_class), (_, by_arm) = drawn["classes"], drawn["arms"]
     np.testing.assert_allclose(by_arm.mean(axis=0), PAPER_CLASSES / 104, atol=0.01)
     np.testing.assert_allclose(by_class.mean(axis=0), 1 / 7, atol=0.025)
     assert np.all(by_class.std(axis=0) > 2.5 * by_arm.std(axis=0))
-    # Every class, even of one arm, gets most of the mass of some candidate, and next to none of another.
+    # Every class, even of one arm, gets most of the mass of one candidate and almost none of another.
     assert np.all(by_class.max(axis=0) > 0.6) and np.all(by_class.min(axis=0) < 0.01)
     assert np.all(by_arm.max(axis=0)[[2, 3, 5, 6]] < 0.15)
 
@@ -123,7 +123,7 @@ def test_proposal_is_the_mean_of_the_best_candidates(small, after):
     state = after(small(), 4)
     key = jax.random.key(3)
     candidates = random_candidates(key, state.config, state.groups, state.classes)
-    # In sixes: the other tests have compiled for as many.
+    # In groups of six, because other tests compile the same shape.
     scores = np.concatenate([candidate_scores(state, six) for six in candidates.reshape(-1, 6, 6)])
     expected = np.asarray(candidates)[np.argsort(scores)[-4:]].mean(axis=0)
     np.testing.assert_allclose(jax.jit(best_action)(state, key), expected / expected.sum(), rtol=1e-5)
@@ -162,12 +162,12 @@ def test_fixed_and_uniform_never_change(small, policy, share):
     assert not state.policy_state
 
 
-def test_proposing_twice_is_proposing_once(small, after):
+def test_proposing_twice_returns_the_same_mixture(small, after):
     once = propose(after(small(), 2))
     jax.tree.map(np.testing.assert_array_equal, once, propose(once))
 
 
-def test_scores_need_a_critic_and_whole_candidates(small, after):
+def test_scores_require_a_critic_and_complete_candidates(small, after):
     with pytest.raises(ValueError, match="candidate_scores: policy 'fixed' has no critic"):
         candidate_scores(after(small(policy="fixed"), 1), jnp.ones((2, 6)))
     with pytest.raises(ValueError, match=r"candidates must be \[candidates, 6\]; found \(2, 5\)"):

@@ -20,7 +20,7 @@ def test_agrees_with_the_formula_in_float64():
     assert got.dtype == jnp.float32 and got.shape == (40, 5)
     expected = independent_reward(old.astype(np.float32), new.astype(np.float32))
     np.testing.assert_allclose(got, expected, rtol=2e-4, atol=1e-6)
-    # Neither all clipped nor all negligible, or the comparison would say little.
+    # The comparison needs rewards that are neither clipped nor negligible.
     assert 0.2 < np.mean((np.abs(expected) > 1e-3) & (np.abs(expected) < 1)) < 0.9
 
 
@@ -46,7 +46,7 @@ def test_values_and_limits(old, new, expected):
     np.testing.assert_allclose(reward(old, new), expected, atol=2e-5)
 
 
-def test_any_shape_and_jit():
+def test_reward_accepts_any_shape_under_jit():
     assert reward(jnp.ones(()), jnp.ones(())).shape == ()
     assert reward(jnp.ones((2, 3, 4)), jnp.ones((4,))).shape == (2, 3, 4)
     old, new = jnp.array([2.0, 3.0], jnp.bfloat16), jnp.array([1.9, 3.1], jnp.bfloat16)

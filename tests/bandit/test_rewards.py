@@ -21,7 +21,7 @@ SCALED = ("running_scale", "learning_progress", "absolute_progress", "standardis
 
 
 def falls_until(losses, row):
-    """Return each fall up to `row`, oldest first, NaN where one of its two losses is not finite."""
+    """Return each fall up to `row`, oldest first; NaN where one of its two losses is not finite."""
     falls = losses[:row] - losses[1 : row + 1]
     return np.where(np.isfinite(falls), falls, np.nan)
 
@@ -71,7 +71,7 @@ ORACLES = {
 
 
 def some_losses(seed=0, rows=ROWS):
-    """Return losses that fall fast, then slowly, with noise."""
+    """Return noisy losses that fall fast and then slowly."""
     rng = np.random.default_rng(seed)
     fall = np.exp(-0.5 * np.arange(rows)[:, None] * rng.uniform(0.2, 1, ARMS))
     return (1 + 3 * fall + 0.01 * rng.normal(size=(rows, ARMS))).astype(np.float32)
@@ -89,7 +89,7 @@ def test_agrees_with_the_formula_in_float64(name):
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_a_loss_that_is_not_finite_is_left_out_of_the_scale(name):
+def test_the_scale_ignores_losses_that_are_not_finite(name):
     losses = some_losses()
     losses[4, 1], losses[5, 2], losses[7, 3] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
@@ -108,7 +108,7 @@ histories = st.tuples(
 
 @pytest.mark.parametrize("name", REWARDS)
 @given(history=histories)
-def test_is_within_one_and_the_same_for_any_order_of_arms(name, history):
+def test_rewards_are_bounded_and_independent_of_the_order_of_arms(name, history):
     seed, row, unit, order = history
     losses = some_losses(seed) * np.float32(unit)
     found = np.asarray(COMPILED[name](losses, jnp.int32(row)))
@@ -119,37 +119,37 @@ def test_is_within_one_and_the_same_for_any_order_of_arms(name, history):
 
 @pytest.mark.parametrize("name", SCALED)
 @given(history=histories)
-def test_does_not_depend_on_the_unit_of_the_loss(name, history):
+def test_rewards_do_not_depend_on_the_unit_of_the_loss(name, history):
     seed, row, unit, _ = history
     losses = some_losses(seed)
     found = COMPILED[name](losses, jnp.int32(row))
-    # A power of two: float32 multiplies by it exactly.
+    # A power of two, so multiplication in float32 is exact.
     scaled = COMPILED[name](losses * np.float32(2.0 ** np.round(np.log2(unit))), jnp.int32(row))
     np.testing.assert_allclose(scaled, found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", REWARDS)
-def test_losses_that_stand_still_earn_nothing(name):
+def test_constant_losses_earn_nothing(name):
     still = np.full((ROWS, ARMS), 2.0, np.float32)
     np.testing.assert_array_equal(COMPILED[name](still, jnp.int32(6)), 0)
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_losses_of_any_size_serve(name):
+def test_losses_of_any_size_are_supported(name):
     losses = (some_losses().astype(np.float64) * 1e30).astype(np.float32)
     expected = ORACLES[name](losses.astype(np.float64), 6)
     np.testing.assert_allclose(COMPILED[name](losses, jnp.int32(6)), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", REWARDS)
-def test_the_history_holds_the_rewards(name):
+def test_the_history_contains_the_rewards(name):
     config = BanditConfig(policy="fixed", reward=name, reward_memory=MEMORY)
     state = init_bandit(config, np.ones(ARMS), np.arange(ARMS), ROWS - 3, jax.random.key(0))
     losses = some_losses(3)
     losses[4, 1] = np.nan
     for measured in losses:
         state = propose(observe(state, measured))
-    # Two observations more than were planned: the history has slid by two.
+    # After two unplanned observations, the history has dropped two rows.
     np.testing.assert_array_equal(state.losses, losses[2:])
     expected = np.asarray(COMPILED[name](losses, jnp.int32(ROWS - 1)))
     np.testing.assert_allclose(state.rewards[-2], expected, rtol=1e-2, atol=1e-2)
@@ -157,7 +157,7 @@ def test_the_history_holds_the_rewards(name):
     assert np.abs(np.asarray(state.rewards[:2])).max() > 0.01
 
 
-def test_one_that_is_registered_elsewhere_can_be_named():
+def test_a_config_accepts_a_registered_reward():
     register_reward("plain_fall", lambda config, losses, row: losses[row - 1] - losses[row])
     try:
         config = default_config()
@@ -169,7 +169,7 @@ def test_one_that_is_registered_elsewhere_can_be_named():
         del REWARDS["plain_fall"]
 
 
-def test_an_unknown_one_is_refused_by_name():
+def test_an_unknown_reward_is_refused_by_name():
     names = "published, running_scale, learning_progress, absolute_progress, standardised"
     config = default_config()
     config.bandit.reward = "loss"

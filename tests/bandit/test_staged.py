@@ -1,4 +1,4 @@
-"""Policy staged: the mixture at each decision, and the schedules that are refused."""
+"""Policy staged: the mixture at each decision, and invalid schedules."""
 
 import jax
 import numpy as np
@@ -28,16 +28,16 @@ def mixtures(stages, weights, decisions=8, observations=8):
     return np.array(found)
 
 
-def test_a_stage_begins_with_the_first_decision_that_is_not_before_it():
+def test_a_stage_begins_at_its_first_decision():
     found = mixtures(STAGES, [3, 1, 5, 0], observations=11)
     first, second, third = [0, 0, 1, 0], [0.75 / 4, 0.25 / 4, 0.75, 0], [0, 0, 0.5, 0.5]
     np.testing.assert_allclose(found, [first] * 2 + [second] * 2 + [third] * 7, rtol=1e-6)
 
 
-def test_a_share_between_two_decisions_begins_with_the_later_one():
+def test_a_start_between_two_decisions_applies_to_the_later_one():
     found = mixtures("0: a=1; 0.31: b=1; 0.9: c=1", [0, 0, 1, 1], decisions=10, observations=10)
     assert np.argmax(found, axis=1).tolist() == [0] * 4 + [2] * 5 + [3]
-    # Arms without a weight of their own share their class evenly.
+    # Arms of a class without own weights have equal shares.
     np.testing.assert_allclose(found[0], [0.5, 0.5, 0, 0])
 
 
@@ -60,13 +60,13 @@ def test_a_share_between_two_decisions_begins_with_the_later_one():
         ("0: a=1; 0.3: b=1; 0.35: c=1", f"found a stage from 0.3 {TOO_FEW}"),
     ],
 )
-def test_a_schedule_that_cannot_be_is_refused(stages, message):
+def test_an_invalid_schedule_is_refused(stages, message):
     with pytest.raises(ValueError) as error:
         mixtures(stages, np.ones(4))
     assert str(error.value) == f"bandit.stages: {message}"
 
 
-def test_a_configuration_is_refused_before_anything_runs():
+def test_an_invalid_configuration_is_refused_before_the_run():
     config = default_config()
     config.objectives.mixture, config.bandit.policy = "tiny", "staged"
     config.bandit.stages = "0: copying=1; 0.5: causal_lm=1"
@@ -80,7 +80,7 @@ def test_a_configuration_is_refused_before_anything_runs():
     )
 
 
-def test_names_of_classes_are_as_many_as_classes():
+def test_each_class_requires_a_name():
     config = BanditConfig(policy="fixed")
     message = "init_bandit: class_names must be one for each of the 2 classes; found 3"
     with pytest.raises(ValueError, match=message):

@@ -50,12 +50,12 @@ def test_history_holds_losses_actions_and_unscaled_rewards(small):
     assert np.ptp(np.stack(mixtures), axis=0).max() > 0.1
 
 
-def test_without_a_proposal_the_mixture_stays_in_force(small):
+def test_without_a_proposal_the_mixture_stays_the_same(small):
     state = observe(observe(start(small()), np.full(6, 3.0)), np.full(6, 2.0))
     np.testing.assert_array_equal(state.actions[:2], np.tile(state.initial, (2, 1)))
 
 
-def test_losses_that_are_not_finite_poison_nothing(small):
+def test_losses_that_are_not_finite_do_not_spread(small):
     state = start(small())
     bad = np.array([np.nan, np.inf, -np.inf, 1.8, 1.0, 1.0], np.float32)
     fine = losses_from(2, 2, 2, 2)
@@ -73,7 +73,7 @@ def test_losses_that_are_not_finite_poison_nothing(small):
     np.testing.assert_allclose(state.mixture.sum(), 1, rtol=1e-5)
 
 
-def test_history_slides_when_a_run_continues_beyond_its_decisions(small):
+def test_a_full_history_drops_its_oldest_row(small):
     state = start(small())
     measured = np.array([[4.0 * 0.93**k] * 6 for k in range(12)], np.float32)
     for losses in measured:
@@ -92,7 +92,7 @@ def run(config, seed=0, decisions=5):
 
 
 @pytest.mark.parametrize("critic", ["gated_ssm", "transformer"])
-def test_two_runs_agree_bit_for_bit(small, critic):
+def test_two_runs_give_the_same_bits(small, critic):
     first, second = (run(small(critic=critic)) for _ in range(2))
     jax.tree.map(np.testing.assert_array_equal, first, second)
     other = run(small(critic=critic), seed=1)
@@ -108,7 +108,7 @@ def test_two_runs_agree_bit_for_bit(small, critic):
         {"policy": "staged", "stages": "0: 5=1; 0.5: 7=1, 9=1"},
     ],
 )
-def test_state_survives_being_saved_as_plain_arrays(small, fields):
+def test_state_can_be_saved_as_plain_arrays(small, fields):
     state = run(small(**fields), decisions=4)
     leaves, structure = jax.tree.flatten(state)
     restored = jax.tree.unflatten(structure, [jnp.asarray(np.array(leaf)) for leaf in leaves])
@@ -119,7 +119,7 @@ def test_state_survives_being_saved_as_plain_arrays(small, fields):
 
 
 @pytest.mark.parametrize("policy", ["birdie", "exp3s", "thompson"])
-def test_abstract_state_is_that_of_every_decision(small, policy):
+def test_the_abstract_state_is_the_same_at_every_decision(small, policy):
     config = small(policy=policy)
     abstract = jax.eval_shape(lambda key: start(config, key=key), jax.random.key(0))
     step = jax.eval_shape(lambda s: propose(observe(s, jnp.ones(6))), abstract)
@@ -128,7 +128,7 @@ def test_abstract_state_is_that_of_every_decision(small, policy):
     assert jax.tree.structure(abstract) == jax.tree.structure(step)
 
 
-def test_raw_and_typed_keys_are_the_same(small):
+def test_raw_and_typed_keys_give_the_same_state(small):
     typed, raw = (start(small(), key=key) for key in (jax.random.key(3), jax.random.PRNGKey(3)))
     jax.tree.map(np.testing.assert_array_equal, typed, raw)
 

@@ -1,7 +1,7 @@
 """The bandit as a whole: every arm's loss falls in proportion to the probability of one arm.
 
-The reward is cubic in the relative change, so the fall is made large: 15 % of the loss a decision where
-all probability is on that arm. At the uniform mixture of six arms it is 2.5 %, worth 0.05 at a loss of 4.
+The reward is cubic in the relative change, so the fall is large: 15 % of the loss per decision with all
+probability on that arm. At the uniform mixture of six arms it is 2.5 %, which earns 0.05 at a loss of 4.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ def finds_the_rewarding_arm(mixture):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("critic", ["gated_ssm", "transformer"])
-def test_finds_the_rewarding_arm(seed, critic):
+def test_birdie_finds_the_rewarding_arm(seed, critic):
     assert finds_the_rewarding_arm(mean_of_last_mixtures(seed, critic=critic))
 
 
@@ -60,7 +60,7 @@ def test_top_arms_find_the_rewarding_arm():
     assert finds_the_rewarding_arm(mean_of_last_mixtures(1, propose=propose_top_arm))
 
 
-def test_the_uniform_mixture_does_not():
+def test_the_uniform_policy_does_not_find_the_rewarding_arm():
     mixture = mean_of_last_mixtures(0, policy="uniform")
     np.testing.assert_allclose(mixture, 1 / ARMS, rtol=1e-5)
     assert not finds_the_rewarding_arm(mixture)
@@ -68,5 +68,5 @@ def test_the_uniform_mixture_does_not():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_critic_that_never_learns_does_not(seed):
+def test_a_critic_that_never_learns_does_not_find_the_rewarding_arm(seed):
     assert not finds_the_rewarding_arm(mean_of_last_mixtures(seed, learns=False))

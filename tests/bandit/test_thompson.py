@@ -23,7 +23,7 @@ vote_of = jax.jit(vote)
 
 
 def with_history(seed, used, config=CONFIG, weights=(1, 2, 3, 1, 1)):
-    """Return a bandit of `used` complete decisions with random mixtures and rewards; junk comes after."""
+    """Return a bandit with `used` decisions of random mixtures and rewards, followed by junk rows."""
     rng = np.random.default_rng(seed)
     state = init_bandit(config, weights, GROUPS, DECISIONS, jax.random.key(seed))
     later = np.arange(DECISIONS + 1)[:, None] >= used
@@ -37,7 +37,7 @@ def with_history(seed, used, config=CONFIG, weights=(1, 2, 3, 1, 1)):
 
 
 def process_oracle(state, used):
-    """Return mean and covariance of w given what was earned, from the space of the observations."""
+    """Return the mean and the covariance of w given the rewards, computed in observation space."""
     actions = np.float64(state.actions[:used])
     sizes = np.bincount(GROUPS)
     earned = np.float64(state.rewards[:used]) @ (1 / sizes[GROUPS]) / sizes.size
@@ -50,7 +50,7 @@ def process_oracle(state, used):
 
 
 @given(seed=st.integers(0, 2**31), used=st.integers(1, DECISIONS))
-def test_posterior_is_that_of_a_gaussian_process(seed, used):
+def test_posterior_matches_a_gaussian_process(seed, used):
     state = with_history(seed, used)
     mean, factor = (np.float64(part) for part in posterior_of(state))
     expected_mean, expected_covariance = process_oracle(state, used)
@@ -58,7 +58,7 @@ def test_posterior_is_that_of_a_gaussian_process(seed, used):
     np.testing.assert_allclose(np.linalg.inv(factor @ factor.T), expected_covariance, atol=2e-3)
 
 
-def test_without_an_observation_it_is_the_prior():
+def test_without_observations_the_posterior_is_the_prior():
     mean, factor = posterior_of(with_history(0, 0))
     np.testing.assert_allclose(mean, 0, atol=1e-6)
     prior = 0.8**2 * ((GROUPS[:, None] == GROUPS) + np.eye(ARMS)) / 2
@@ -78,7 +78,7 @@ def test_posterior_does_not_depend_on_the_order_of_arms(seed, order):
 
 
 @given(seed=st.integers(0, 2**31), used=st.integers(0, DECISIONS))
-def test_a_mixture_is_of_votes_and_own_weights(seed, used):
+def test_a_mixture_consists_of_votes_and_own_weights(seed, used):
     state = with_history(seed, used)
     mixture = np.asarray(vote_of(state))
     np.testing.assert_allclose(mixture.sum(), 1, rtol=1e-5)
@@ -99,7 +99,7 @@ def test_votes_are_the_probabilities_of_being_the_best():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("prior", "noise"), [(100.0, 0.01), (0.01, 100.0)])
-def test_the_ends_of_its_settings_serve(prior, noise):
+def test_extreme_settings_are_supported(prior, noise):
     ends = dataclasses.replace(SETTINGS, prior_deviation=prior, noise_deviation=noise)
     state = with_history(2, DECISIONS, dataclasses.replace(CONFIG, thompson=ends))
     mean, factor = gain_posterior(state)
@@ -115,10 +115,10 @@ def test_an_arm_without_weight_gets_no_vote():
 @pytest.mark.parametrize(
     ("reward", "wanted"), [("published", 0.6), ("learning_progress", 0.6), ("running_scale", 0.4)]
 )
-def test_it_finds_the_arm_that_helps_all_others(reward, wanted):
-    """An arm's own loss says nothing here: all fall with the probability of arm 2, at first 0.2.
+def test_thompson_finds_the_arm_that_helps_all_others(reward, wanted):
+    """All losses fall with the probability of arm 2, at first 0.2, so an arm's own loss is no help.
 
-    In units of its own scale a steady progress is worth a half, whatever it is: the least is asked there.
+    In units of its own scale, any steady progress earns one half, so the requirement is lowest there.
     """
     settings = ThompsonConfig(noise_deviation=0.1, exploration=0.1)
     config = BanditConfig(policy="thompson", reward=reward, thompson=settings)

@@ -1,4 +1,4 @@
-"""The policies that follow estimated gains, and the two that follow learning curves, on known problems."""
+"""Policies that follow estimated gains or learning curves, on known problems."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def decide(state, losses, accuracies, gains):
 
 
 def run(state, decisions=DECISIONS, teacher=1, noise=0.0):
-    """Train on a problem in which class `teacher` alone lowers every loss; return state and mixtures."""
+    """Simulate training where only class `teacher` lowers the losses; return state and mixtures."""
     rng = np.random.default_rng(3)
     losses, mixtures = np.array([4.0, 3.0, 2.0, 3.0, 5.0]), []
     for _ in range(decisions):
@@ -56,7 +56,7 @@ def run(state, decisions=DECISIONS, teacher=1, noise=0.0):
 
 
 @pytest.mark.parametrize("policy", STEERING)
-def test_every_mixture_is_one_and_keeps_the_shares_within_a_class(policy):
+def test_every_mixture_sums_to_one_and_keeps_the_shares_within_a_class(policy):
     state, mixtures = run(start(policy), decisions=12, noise=0.02)
     np.testing.assert_allclose(mixtures.sum(axis=1), 1, rtol=1e-5)
     assert mixtures.min() > 0
@@ -65,10 +65,10 @@ def test_every_mixture_is_one_and_keeps_the_shares_within_a_class(policy):
 
 
 @pytest.mark.parametrize("policy", FOLLOWING)
-def test_the_class_that_teaches_all_gets_most_of_the_mixture(policy):
+def test_the_most_useful_class_gets_most_of_the_mixture(policy):
     state, _ = run(start(policy), noise=0.001)
     shares = class_masses(state.policy_state, state.groups, state.classes)
-    # A draw from what is still uncertain after so few decisions moves them less.
+    # After so few decisions the posterior is wide, so a draw from it moves the shares less.
     assert shares[1] > (0.4 if policy == "attribution" else 0.6) and shares[1] == shares.max()
 
 
@@ -90,7 +90,7 @@ def test_values_that_are_not_finite_have_no_effect(policy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", STEERING)
-def test_decisions_beyond_the_plan_go_on(policy):
+def test_decisions_continue_beyond_the_plan(policy):
     _, mixtures = run(start(policy, decisions=6), decisions=20, noise=0.01)
     np.testing.assert_allclose(mixtures.sum(axis=1), 1, rtol=1e-5)
 
@@ -115,7 +115,7 @@ shares = st.lists(st.floats(0.01, 1), min_size=4, max_size=4).map(lambda w: np.a
 @given(
     before=shares, direction=st.lists(st.floats(-9, 9), min_size=4, max_size=4), limit=st.floats(1e-3, 1)
 )
-def test_a_step_is_the_longest_that_the_limit_allows(before, direction, limit):
+def test_a_step_is_the_longest_within_the_limit(before, direction, limit):
     direction = np.array(direction)
     after = np.asarray(step_within(jnp.float32(before), jnp.float32(direction), limit), np.float64)
 
@@ -143,7 +143,7 @@ def test_a_pair_tries_a_change_and_its_opposite():
     np.testing.assert_allclose(np.ptp(ratio, axis=1), np.ptp(signs, axis=1) * np.log(1.5), atol=1e-5)
 
 
-def test_a_cycle_raises_every_class_once_and_then_none():
+def test_a_cycle_lifts_every_class_once():
     _, mixtures = run(start("cross_effects", step=0.0, floor=0.0), decisions=12)
     masses = np.array([[m[:2].sum(), m[2], m[3:].sum()] for m in mixtures])
     for first in (0, 6):
@@ -156,8 +156,8 @@ def test_a_cycle_raises_every_class_once_and_then_none():
     assert sorted(np.asarray(lifted_order(state))) == [0, 1, 2]
 
 
-def test_attribution_finds_the_effects_that_made_the_falls():
-    """Falls that a class's past shares cause are credited to it, though two decisions late."""
+def test_attribution_recovers_the_effects_of_shares():
+    """A class gets credit for the falls that its past shares cause, even two decisions later."""
     rng = np.random.default_rng(0)
     effects = np.array([[1.0, 0.2, 0.0], [0.1, 0.8, 0.1], [0.0, 1.5, 0.3]])
     state = start("attribution", memory=1000, decisions=200)
@@ -170,23 +170,23 @@ def test_attribution_finds_the_effects_that_made_the_falls():
     filled = filled.replace(losses=jnp.asarray(losses[:, GROUPS], jnp.float32))
     found = posterior_of_effects(filled)
     estimated = np.asarray(found.usual[:, None] * found.mean[:, :3], np.float64)
-    # Shares sum to 1, so an effect is known up to what all shares of a class have in common.
+    # Shares sum to 1, so the effects on a class are known up to a common constant.
     expected = 0.01 * (effects - effects.mean(axis=1, keepdims=True))
     estimated = estimated - estimated.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(estimated, expected, atol=0.004)
 
 
 @given(end=st.floats(0.2, 2), height=st.floats(0.5, 5), exponent=st.floats(0.1, 1.5))
-def test_a_curve_that_is_a_power_law_is_found(end, height, exponent):
+def test_fit_curve_recovers_a_power_law(end, height, exponent):
     numbers = np.arange(1, 41, dtype=np.float32)
     losses = np.float32(end + height * numbers**-exponent)
     found = fit_curve(jnp.asarray(losses), jnp.asarray(numbers), jnp.ones(40, bool))
     fitted = np.asarray(found.end + found.height * numbers**-found.exponent)
-    # A grid of ends and exponents, with the best height for each.
+    # The fit uses a grid of ends and exponents, with the best height for each pair.
     np.testing.assert_allclose(fitted, losses, rtol=0.1)
 
 
-def test_shares_of_learning_curves_follow_the_steeper_one():
+def test_learning_curves_favour_the_steeper_curve():
     state = start("learning_curves", weights=np.array([1, 1, 2, 1, 1]) / 6)
     for number in range(24):
         losses = np.float32([2, 2, 1 + 4 * (number + 1) ** -0.5, 2, 2])
@@ -195,7 +195,7 @@ def test_shares_of_learning_curves_follow_the_steeper_one():
     assert masses[1] > 0.6 and masses[[0, 2]].min() > 0.009
 
 
-def test_progress_leaves_what_is_learned():
+def test_progress_stops_training_on_a_learned_class():
     state, losses = start("progress"), np.full(5, 3.0)
     for _ in range(6):
         state = decide(state, np.float32(losses), np.float32([0.2, 0.2, 1.0, 0.2, 0.2]), np.zeros(5))
@@ -204,7 +204,7 @@ def test_progress_leaves_what_is_learned():
     np.testing.assert_allclose(masses, 0.2 * OWN + 0.8 * np.array([0.5, 0, 0.5]), rtol=1e-4)
 
 
-def test_falls_and_means_of_classes_against_a_plain_computation():
+def test_class_falls_and_trailing_means_match_a_plain_computation():
     state, _ = run(start("pairs"), decisions=7, noise=0.1)
     losses = np.asarray(state.losses, np.float64)[:7]
     means = np.stack([losses[:, group == GROUPS].mean(axis=1) for group in range(3)], axis=1)
@@ -221,7 +221,7 @@ def test_falls_and_means_of_classes_against_a_plain_computation():
 
 
 @pytest.mark.parametrize(("policy", "name"), [("progress", "accuracies"), ("gradients", "gains")])
-def test_the_inputs_of_a_policy_are_required(policy, name):
+def test_a_policy_requires_its_inputs(policy, name):
     state = start(policy)
     with pytest.raises(ValueError, match=f"observe: policy '{policy}' requires {name}; found None"):
         observe(state, np.ones(5))

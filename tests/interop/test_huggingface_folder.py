@@ -1,4 +1,4 @@
-"""A `transformers` model converts back bit for bit; a Mamba computes the same on both sides."""
+"""`transformers` models convert in both directions bit for bit, and compute the same scores."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "gated_deltanet"])
 def test_scores_are_those_of_transformers(kind, tmp_path):
-    """That of gated_deltanet is of its functions, and of the tensors of flash-linear-attention."""
+    """For gated_deltanet, functions of `transformers` compute on tensors of flash-linear-attention."""
     arrays, folder = recorded(kind)[0], write_folder(tmp_path / "there", kind)
     tokens, expected = arrays["tokens"], arrays["scores"]
     read = read_huggingface(folder)
@@ -54,7 +54,7 @@ def test_scores_are_those_of_transformers(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mamba2", "gated_deltanet"])
-def test_gradients_are_those_of_transformers(kind, tmp_path):
+def test_gradients_match_transformers(kind, tmp_path):
     arrays, _, gradients = recorded(kind)
     read = read_huggingface(write_folder(tmp_path / "there", kind))
     model = build_model(read.config.model, read.tokenizer.vocab_size)
@@ -99,7 +99,7 @@ def test_the_configuration_describes_the_differences(folder):
     assert read_huggingface(folder, "bfloat16").config.model.dtype == "bfloat16"
 
 
-def test_shards_are_one_model(folder, tmp_path):
+def test_sharded_tensors_load_as_one_model(folder, tmp_path):
     whole, parts = read_huggingface(folder), read_huggingface(write_folder(tmp_path / "shards", shards=3))
     assert whole.config == parts.config
     for name, tensor in name_parameters(whole.params).items():
@@ -107,8 +107,8 @@ def test_shards_are_one_model(folder, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "recurrent_gemma"])
-def test_a_folder_that_transformers_has_written(kind, tmp_path):
-    """`save_pretrained` gives the recorded weights in shards, and the settings that are written here."""
+def test_the_reader_accepts_a_folder_from_transformers(kind, tmp_path):
+    """`save_pretrained` writes the recorded weights in shards, and the same settings as this project."""
     theirs, folder = tmp_path / "theirs", write_folder(tmp_path / "there", kind)
     shutil.copytree(RECORDED / kind, theirs)
     shutil.copy(folder / "tokenizer.json", theirs)
@@ -122,7 +122,7 @@ def test_a_folder_that_transformers_has_written(kind, tmp_path):
 @each_kind
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
-    """In as a folder of theirs, out and in as one of ours, and out as one of theirs."""
+    """Read a folder of `transformers`, write and read ours, and write a folder of `transformers`."""
     before = {name: tensor.astype(jnp.dtype(dtype)) for name, tensor in recorded(kind)[1].items()}
     folder, back = write_folder(tmp_path / "there", kind, before), tmp_path / "back"
     read = read_huggingface(folder)
@@ -137,7 +137,7 @@ def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
     computed = model_of_folder(tmp_path / "here").params
     assert {leaf.dtype.name for leaf in jax.tree.leaves(computed)} == {"float32"}
     found, wanted = json.loads((back / "config.json").read_text()), described(kind)
-    # It is `dtype` there, and both are read.
+    # `transformers` writes `dtype`; the reader accepts both names.
     assert (found.pop("torch_dtype"), wanted["dtype"]) == (dtype, "float32")
     assert {name: wanted[name] for name in found} == found
     there, again = (json.loads((path / "tokenizer.json").read_text()) for path in (folder, back))
@@ -151,8 +151,8 @@ def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
     }[kind]
 
 
-def test_names_and_settings_of_other_writers(tmp_path, folder):
-    """The authors' name of the embedding; a head that is written though it is tied; half precision."""
+def test_the_reader_accepts_names_and_settings_of_other_writers(tmp_path, folder):
+    """The authors' name of the embedding, a tied head in the file, and half precision."""
     tensors = {name: tensor.astype(np.float16) for name, tensor in recorded("mamba")[1].items()}
     rows = tensors.pop(EMBEDDING)
     tensors |= {"backbone.embedding.weight": rows, HEAD: rows.copy()}
@@ -163,7 +163,7 @@ def test_names_and_settings_of_other_writers(tmp_path, folder):
     assert read.params["embedding"].dtype == np.float16
 
 
-def test_a_head_of_its_own_stays_one(tmp_path):
+def test_an_untied_head_stays_untied(tmp_path):
     tensors = recorded("mamba")[1]
     tensors[HEAD] = tensors[EMBEDDING] + 1
     read = read_huggingface(write_folder(tmp_path / "untied", tensors=tensors, tie_word_embeddings=False))
@@ -174,8 +174,8 @@ def test_a_head_of_its_own_stays_one(tmp_path):
     np.testing.assert_array_equal(back[HEAD], tensors[HEAD])
 
 
-def test_a_model_trained_here_has_the_same_scores_there(tmp_path, folder):
-    """The scale of its embedding makes embedding and head two tensors."""
+def test_a_written_model_has_the_same_scores(tmp_path, folder):
+    """Because of the embedding's scale, embedding and head are two tensors."""
     tokenizer = read_huggingface(folder).tokenizer
     config = Config(
         model=ModelConfig(
@@ -196,7 +196,7 @@ def test_a_model_trained_here_has_the_same_scores_there(tmp_path, folder):
     described = json.loads((tmp_path / "out" / "config.json").read_text())
     assert described["tie_word_embeddings"] is False
     assert described["eos_token_id"] is None
-    # A text has an end there.
+    # The reader requires an end-of-text token.
     (tmp_path / "out" / "config.json").write_text(json.dumps(described | {"eos_token_id": 0}))
     read = read_huggingface(tmp_path / "out")
     tokens = 256 + random.integers(0, PIECES, (1, 7))
@@ -268,7 +268,7 @@ def test_settings_are_refused_by_name(kind, changes, message, tmp_path):
 
 
 NORM, PROJECTIONS = "backbone.norm_f.weight", "model.layers.2.temporal_block"
-# Tensors by their names, None for one that is left out.
+# Tensors by name. None removes a tensor.
 TENSORS = [
     ("mamba", {"backbone.layers.1.mixer.D": None}, "lacks the tensor 'backbone.layers.1.mixer.D'"),
     ("mamba", {"backbone.x.bias": np.zeros(32, np.float32)}, "holds the tensor 'backbone.x.bias', which"),

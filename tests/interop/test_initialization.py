@@ -35,14 +35,14 @@ def read(path, config):
 
 
 def encoder_config(positions, **model):
-    """An encoder with a table of so many positions."""
+    """Return the configuration of an encoder with a table of `positions` rows."""
     section = EncoderConfig(positions=positions, ssm_state=4)
     return micro_config(name="bigs", sections=(section,), **model)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A workdir with two checkpoints, an export of the second, and the parameters of both."""
+    """A workdir with two checkpoints, an export of the second, and both parameter sets."""
     folder = tmp_path_factory.mktemp("source")
     config = micro_config()
     saved = write_workdir(folder / "run", config, steps=(5, 9))
@@ -51,7 +51,7 @@ def source(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("path", "step"), [("run", 9), ("run/checkpoints/00000005", 5), ("export", 9)])
-def test_every_kind_of_source_gives_what_was_saved(source, path, step):
+def test_every_kind_of_source_gives_the_saved_parameters(source, path, step):
     folder, saved = source
     initial = read(folder / path, micro_config())
     params = initial.put_into(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), abstract(micro_config())))
@@ -61,12 +61,12 @@ def test_every_kind_of_source_gives_what_was_saved(source, path, step):
     assert config_of_source(str(folder / path)) == micro_config()
 
 
-def test_a_workdir_without_its_configuration_is_no_source(tmp_path):
+def test_a_workdir_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"config\.json: not found; allowed: the workdir of a run, "):
         config_of_source(str(tmp_path))
 
 
-def test_what_does_not_fit_is_skipped_and_logged(source):
+def test_parameters_that_do_not_fit_are_skipped_and_logged(source):
     folder, saved = source
     initial = read(folder / "run", micro_config(mlp_features=32, tie_embeddings=False))
     assert initial.new["head"] == "float32[640, 16]"
@@ -96,7 +96,7 @@ def test_invalid_sources_are_refused(source, tmp_path):
 
 @pytest.fixture(scope="module")
 def encoder_source(tmp_path_factory):
-    """A workdir of an encoder of 128 positions, its export, and its parameters."""
+    """A workdir of an encoder with 128 positions, its export, and its parameters."""
     folder = tmp_path_factory.mktemp("encoder")
     config = encoder_config(128)
     saved = write_workdir(folder / "run", config)
@@ -108,7 +108,7 @@ def encoder_source(tmp_path_factory):
     ("path", "positions", "how"),
     [("run", 300, "the 128 rows repeated"), ("export", 50, "the first of 128")],
 )
-def test_a_table_of_positions_is_made_as_long_as_is_wanted(encoder_source, path, positions, how):
+def test_a_table_of_positions_is_resized(encoder_source, path, positions, how):
     folder, saved = encoder_source
     initial = read(folder / path, encoder_config(positions))
     assert (initial.left, initial.new) == ({}, {})
@@ -133,7 +133,7 @@ def test_a_table_of_positions_of_another_width_is_refused(encoder_source):
         read(source, encoder_config(300, features=32))
 
 
-def test_a_source_is_checked_before_anything_is_read(source):
+def test_a_source_is_checked_before_it_is_read(source):
     folder, _ = source
     run, export = str(folder / "run"), str(folder / "export")
     assert check_source(run, name_checkpoint=False) == run
@@ -149,7 +149,7 @@ def test_a_run_starts_with_the_parameters_of_another(tmp_path):
     fixed = ("--config.train.num_steps=2", "--config.eval.rows=1")
     status, output = finish(train_command(first, corpus, *fixed, variant="fixed"))
     assert status == 0, output
-    # The rounding error of such a rate at most.
+    # A rate this small changes the parameters by less than rounding.
     slow = ("--config.optimizer.learning_rate=1e-30", "--config.optimizer.final_learning_rate=0.0")
     command = train_command(
         second,
@@ -169,7 +169,7 @@ def test_a_run_starts_with_the_parameters_of_another(tmp_path):
     assert params
     for name in params:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
-    # A run that resumes reads its own checkpoint.
+    # A resumed run reads its own checkpoint.
     status, output = finish(command)
     assert status == 0, output
     assert "init.from:" not in output

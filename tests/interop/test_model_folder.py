@@ -1,4 +1,4 @@
-"""An exported model reads back bit for bit; errors name what does not fit."""
+"""An exported model reads back bit for bit, and errors name the file and the field."""
 
 import json
 import random
@@ -39,7 +39,7 @@ def config_of(name="gated_ssm_plus", **fields):
 
 
 def random_params(config, vocab_size, dtype="float32"):
-    """Return parameters of any bits at all, among them NaN and infinity."""
+    """Return parameters of random bits, including NaN and infinity."""
     random_bits = np.random.default_rng(0)
     kind = jnp.dtype(dtype)
 
@@ -101,8 +101,8 @@ def test_round_trip_of_every_type(dtype, tmp_path, tokenizer):
     assert_same_bits(read_model(tmp_path / "out").params, params)
 
 
-def test_names_are_stable_and_each_layer_is_a_tensor(folder, tokenizer):
-    """Other programs rely on these."""
+def test_names_are_stable_with_one_tensor_per_layer(folder, tokenizer):
+    """Other programs rely on these names."""
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     vocab = tokenizer.vocab_size
     layer = {
@@ -127,14 +127,14 @@ def test_names_are_stable_and_each_layer_is_a_tensor(folder, tokenizer):
     assert tensors["layers.1.mixer.forget_gate.kernel"].tobytes() == stacked[1].tobytes()
 
 
-def test_names_and_back():
+def test_parameters_from_names_inverts_name_parameters():
     shapes = parameter_shapes(build_model(config_of().model, 384))
     params = jax.tree.map(lambda leaf: np.arange(leaf.size).reshape(leaf.shape), shapes)
     assert_same_bits(parameters_from_names(name_parameters(params), shapes), params)
 
 
 def test_a_file_without_checksums_is_read(folder):
-    """Another program may have written it."""
+    """Another program may have written the file."""
     path = folder / "model.safetensors"
     before = read_model(folder).params
     safetensors.numpy.save_file(safetensors.numpy.load_file(path), path)
@@ -178,14 +178,14 @@ def damage(folder):
 
 
 def put_integers(folder):
-    """By the library alone, as `write_weights` refuses them."""
+    """Write integers with the library, because `write_weights` refuses them."""
     path = folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
     safetensors.numpy.save_file(tensors | {"final_norm.scale": np.ones(16, np.int32)}, path)
 
 
 def describes(**changes):
-    """Return a change of a folder: fields of its config.json, of the model or beside it."""
+    """Return a function that changes fields in a folder's config.json."""
 
     def change(folder):
         path = folder / "config.json"
@@ -199,7 +199,7 @@ def describes(**changes):
 
 
 def tensors_with(**changes):
-    """Return a change of a folder: tensors by their names, None for one that is left out."""
+    """Return a function that changes a folder's tensors by name. None removes a tensor."""
 
     def change(tensors):
         for name, tensor in changes.items():
@@ -212,7 +212,7 @@ def config_of_text(text):
     return lambda folder: (folder / "config.json").write_text(text)
 
 
-# What follows the names of the folder and "model.safetensors".
+# The messages after the names of the folder and "model.safetensors".
 WEIGHTS = [
     (damage, "tensor 'layers.2.mlp.gate.kernel' is damaged: its bytes have ch"),
     (tensors_with(**{"layers.1.mlp.in.kernel": None}), "lacks the tensor 'layers.1.mlp.in.kernel', which"),
@@ -235,7 +235,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED)
-def test_errors_name_the_fault(change, said, folder):
+def test_errors_name_the_field_or_tensor(change, said, folder):
     change(folder)
     assert message_of(folder).startswith(f"{folder}/{said}")
 
@@ -250,14 +250,14 @@ def test_an_unknown_field_of_the_config_is_ignored(folder, caplog):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.model"])
-def test_a_missing_file(folder, name):
+def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
     assert str(folder / name) in message_of(folder)
 
 
 @pytest.mark.parametrize("pieces", [300, 400])
-def test_a_tokenizer_that_does_not_fit(folder, pieces, tokenizer):
-    """With as many pieces it is found by its hash, with more by their number."""
+def test_a_tokenizer_that_does_not_match_is_refused(folder, pieces, tokenizer):
+    """The hash differs with the same number of pieces; with more, the number of pieces differs."""
     words = random.Random(1)
     texts = ["".join(words.choices("abcdefghijklmno ", k=200)) for _ in range(200)]
     other = train_tokenizer(texts, pieces, tokenizer_type="bpe")
@@ -270,7 +270,7 @@ def test_a_tokenizer_that_does_not_fit(folder, pieces, tokenizer):
     )
 
 
-def test_no_folder_is_overwritten_and_no_type_is_guessed(folder, tokenizer, tmp_path):
+def test_existing_folders_and_unsupported_types_are_refused(folder, tokenizer, tmp_path):
     config = config_of()
     params = random_params(config, tokenizer.vocab_size)
     with pytest.raises(InteropError, match=r"exported: exists; allowed: the name of a new folder$"):
@@ -281,7 +281,7 @@ def test_no_folder_is_overwritten_and_no_type_is_guessed(folder, tokenizer, tmp_
     assert not (tmp_path / "new").exists()
 
 
-def test_a_failed_export_leaves_room_for_the_next(folder, tokenizer, tmp_path):
+def test_an_export_succeeds_after_a_failed_export(folder, tokenizer, tmp_path):
     shutil.copytree(folder, tmp_path / "new.partial")
     config = config_of()
     write_model(tmp_path / "new", config, random_params(config, tokenizer.vocab_size), tokenizer, 7)
@@ -289,7 +289,7 @@ def test_a_failed_export_leaves_room_for_the_next(folder, tokenizer, tmp_path):
     assert read_model(tmp_path / "new").step == 7
 
 
-def test_weights_of_no_elements_and_of_one(tmp_path):
+def test_empty_and_scalar_weights_round_trip(tmp_path):
     tensors = {"empty": np.zeros((0, 3), np.float32), "one": np.array(2.5, np.float32)}
     write_weights(tmp_path / "w", tensors)
     found = read_weights(tmp_path / "w", {name: tensor.shape for name, tensor in tensors.items()}, "here")

@@ -1,4 +1,4 @@
-"""`transformers` itself opens the written folders, and computes the same scores."""
+"""`transformers` opens the written folders and computes the same scores."""
 
 import os
 import subprocess
@@ -14,10 +14,10 @@ from tests.interop.huggingface_folders import scores_of, write_random_folder
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "recurrent_gemma"])
-def test_scores_are_those_of_transformers_itself(kind, tmp_path, torch_packages):
+def test_scores_match_transformers(kind, tmp_path, torch_packages):
     read = read_huggingface(write_random_folder(tmp_path / "there", kind))
     rng = np.random.default_rng(5)
-    # Loud weights: biases, norms and decays count as much as the maps.
+    # Large weights, so biases, norms and decays matter as much as the maps.
     params = jax.tree.map(
         lambda leaf: np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), read.params
     )

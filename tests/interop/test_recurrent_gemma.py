@@ -1,4 +1,4 @@
-"""A RecurrentGemma of `transformers` computes the same on both sides."""
+"""A RecurrentGemma computes the same here and in `transformers`."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def recorded():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory, recorded):
-    """Return the configuration, the parameters, and (parameters, cotangent) -> scores and gradient."""
+    """Return configuration, parameters, and a function (parameters, cotangent) -> scores and gradient."""
     read = read_huggingface(write_folder(tmp_path_factory.mktemp("recorded") / "there", KIND))
     model = build_model(read.config.model, read.tokenizer.vocab_size)
     tokens = jnp.asarray(recorded[0]["tokens"]) + 256
@@ -64,7 +64,7 @@ def in_table(cotangent, rows=384):
 
 
 @pytest.mark.slow
-def test_scores_and_gradients_are_those_of_transformers(recorded, compiled):
+def test_scores_and_gradients_match_transformers(recorded, compiled):
     arrays, _, gradients = recorded
     config, params, run = compiled
     scores, gradient = run(params, in_table(arrays["cotangent"]))
@@ -117,13 +117,13 @@ def test_the_configuration_describes_the_differences(compiled):
     )
     assert model.section(HawkConfig) == HawkConfig(heads=2, conv_width=4, bias=True)
     assert model.section(GriffinConfig).pattern == "recurrent,recurrent,attention"
-    # The root of 24 in bfloat16.
+    # 4.90625 is the square root of 24 in bfloat16.
     assert (model.embedding_scale, model.logit_soft_cap) == (4.90625, 5.0)
     assert (model.begin_token, model.end_token, model.start_token) == (258, 257, False)
     assert (model.min_predicted_id, model.max_predicted_id) == (256, 279)
 
 
-def test_a_text_begins_with_its_token_once(compiled):
+def test_a_text_begins_with_one_begin_token(compiled):
     model = compiled[0].model
     nothing, text = np.empty(0, np.int32), np.array([270, 271], np.int32)
     read = prompt_as_read(Prompt(nothing, text), model)
@@ -134,7 +134,7 @@ def test_a_text_begins_with_its_token_once(compiled):
     assert text_start(model) == 258
 
 
-def test_settings_of_older_files(tmp_path):
+def test_the_reader_accepts_settings_of_older_files(tmp_path):
     old = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "embeddings_scale_by_sqrt_dim": True}
     other = write_folder(tmp_path / "old", KIND, rope_parameters=..., head_dim=..., **old)
     assert read_huggingface(other).config == read_huggingface(write_folder(tmp_path / "there", KIND)).config

@@ -1,4 +1,4 @@
-"""A state reads back bit for bit, only for its own model; every damaged byte is detected."""
+"""A state reads back bit for bit, only for its own model. Every damaged byte is detected."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ SIZES = {"layers": 2, "features": 16, "state": 16, "mlp_features": 16}
 
 
 def some_state(model):
-    """Return a state of any finite bits at all."""
+    """Return a state of random finite values."""
     random = np.random.default_rng(0)
     shapes = cache_shapes(model)
     cache = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(leaf.dtype), shapes)
@@ -53,7 +53,7 @@ SECTIONS = {
         GriffinConfig("recurrent,attention"),
         AttentionConfig(HEADS, window=8),
     ),
-    # Its state grows and is not saved by a command, but its cache is one of those that there are.
+    # Commands do not save this growing state, but the file format supports its cache.
     "no window": (AttentionConfig(HEADS),),
 }
 CACHES = [*((name, "window") for name in language_model_names()), ("transformer", "no window")]
@@ -62,7 +62,7 @@ CACHES = [*((name, "window") for name in language_model_names()), ("transformer"
 @pytest.mark.parametrize(("name", "sections"), CACHES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_round_trip(name, sections, dtype, path):
-    """Without a convolution the cache has an array of no elements."""
+    """Without a convolution the cache has an empty array."""
     model = model_of(name, dtype=dtype, sections=SECTIONS[sections])
     state = some_state(model)
     assert write(path, state) == path.stat().length
@@ -75,14 +75,14 @@ def test_round_trip(name, sections, dtype, path):
     assert (stored.description.arm, stored.description.objective) == ("prefix", "prefix_lm")
     assert [file.name for file in path.parent.iterdir()] == ["book.state"]
     if dtype == "float32":
-        # Other programs read it.
+        # Other programs can read the file.
         stored = safetensors.numpy.load_file(path)
         assert stored.keys() == name_cache(state.cache).keys()
         for array_name, array in name_cache(state.cache).items():
             np.testing.assert_array_equal(stored[array_name], array)
 
 
-def test_a_type_that_is_not_read_back_is_not_written(path):
+def test_an_unreadable_type_is_not_written(path):
     state = some_state(model_of())
     wide = state._replace(cache=jax.tree.map(lambda leaf: leaf.astype(np.float64), state.cache))
     with pytest.raises(
@@ -102,7 +102,7 @@ def test_round_trip_in_a_bucket(bucket_url):
         read_state(make_path(f"{bucket_url}/no.state"))
 
 
-def test_every_damaged_byte_and_every_missing_end_is_noticed(path):
+def test_every_damaged_byte_and_every_truncation_is_detected(path):
     write(path, some_state(model_of("birdie_ssm", layers=1)))
     contents = path.read_bytes()
     for place in range(len(contents)):
@@ -110,7 +110,7 @@ def test_every_damaged_byte_and_every_missing_end_is_noticed(path):
         damaged[place] ^= 1 << place % 8
         path.write_bytes(bytes(damaged))
         with pytest.raises(InteropError, match=r"book\.state"):
-            # What names another model or format is refused as such.
+            # Damage to the identity or the format raises the same error.
             read_state(path).state_of(model_of("birdie_ssm", layers=1), IDENTITY)
     for length in range(len(contents)):
         path.write_bytes(contents[:length])
@@ -118,7 +118,7 @@ def test_every_damaged_byte_and_every_missing_end_is_noticed(path):
             read_state(path)
 
 
-def test_a_write_that_fails_leaves_what_was_there(path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(path, monkeypatch):
     model = model_of()
     write(path, some_state(model))
     before = path.read_bytes()
@@ -148,7 +148,7 @@ def test_states_of_other_models_are_refused(path):
     )
     refused("belongs to", architecture_sha256=stranger)
     refused("was read with the tokenizer cccccccccccc of runs/a step 9; found", tokenizer_sha256=stranger)
-    # A folder that was moved is still the same model.
+    # A moved folder is still the same model.
     assert read_state(path).state_of(model, replace(IDENTITY, origin="exported/a step 9")).tokens == 1000
     refused("does not fit gated_ssm_plus: array 'state' is float32[2, 1, 8];", model=model_of(layers=3))
     refused("not found; allowed: a file that birdie_jax.generate --save_state wrote", path=missing)
@@ -159,7 +159,7 @@ def test_states_of_other_models_are_refused(path):
     refused("is damaged, or is not a saved state (KeyError: ")
 
 
-def test_the_identity_of_a_model():
+def test_identify_model():
     config = Config(model=ModelConfig(**SIZES))
     tokenizer = small_tokenizer()
     params = random_params(config, tokenizer.vocab_size, 0)

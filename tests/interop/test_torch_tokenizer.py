@@ -1,4 +1,4 @@
-"""A tokenizer.json encodes as the tokenizer that it was made of, and adds the form of prompts."""
+"""A tokenizer.json encodes like its source tokenizer and adds the prompt format."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def tokenizer(request, tmp_path_factory):
     return train_tokenizer(TEXTS, 700, tokenizer_type=request.param)
 
 
-def test_ids_are_those_of_the_tokenizer(tokenizer):
+def test_ids_match_the_tokenizer(tokenizer):
     described = tokenizer_json(tokenizer, FORM)
     made = tokenizers.Tokenizer.from_str(described)
     made.encode_special_tokens = True
@@ -36,19 +36,19 @@ def test_ids_are_those_of_the_tokenizer(tokenizer):
         return sum(model["vocab"][token][1] for token in ids)
 
     for text in TEXTS:
-        # The two libraries cut long runs of spaces at other places where all are as good.
+        # The two libraries break ties differently in long runs of spaces.
         short = re.sub(" {17,}", " ", text)
         wanted = tokenizer.encode(short).tolist()
         found = made.encode(short, add_special_tokens=False).ids
         if found != wanted:
-            # A unigram model may have two ways to cut a text that are as probable but for rounding.
+            # In a unigram model, two segmentations may have the same probability except for rounding.
             assert model["type"] == "Unigram" and score(found) == pytest.approx(score(wanted), rel=1e-6)
             assert sum(one != other for one, other in zip(found, wanted, strict=True)) < 1e-3 * len(wanted)
         assert made.encode(short).ids == [PREFIX_LM, *found, START]
         assert made.decode(wanted, skip_special_tokens=False) == short
 
 
-def test_special_tokens_have_their_ids(tokenizer):
+def test_special_tokens_keep_their_ids(tokenizer):
     made = tokenizers.Tokenizer.from_str(tokenizer_json(tokenizer, FORM))
     for token in range(256):
         assert made.token_to_id(special_token_name(token)) == token

@@ -1,4 +1,4 @@
-"""`transformers` opens every model of this project without JAX, and computes the same."""
+"""`transformers` opens every model of this project without JAX and computes the same results."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ _MATRICES = (
     GatedDeltaNetConfig(heads=4, key_heads=2),
 )
 _ENCODER = (EncoderConfig(positions=128, attention_heads=4, ssm_state=8, ssm_heads=2, activation="exact"),)
-# What other programs' models differ by, all of it in one.
+# All settings in which models of other programs differ.
 _FOREIGN = {
     "norm_offset": 1.0,
     "mlp_bias": True,
@@ -120,14 +120,15 @@ def config_of(kind):
 
 def exported(kind) -> ExportedModel:
     config, tokenizer = config_of(kind), small_tokenizer()
-    # Loud weights: biases, norms and decays count as much as the maps. With some, rounding grows by layers.
+    # Large weights, so biases, norms and decays matter as much as the maps. `_QUIETER` has the kinds whose
+    # rounding errors would grow too much over the layers.
     params = random_params(config, tokenizer.vocab_size, 0)
     params = jax.tree.map(lambda leaf: leaf * np.float32(_QUIETER.get(kind, 1)), params)
     return ExportedModel(config, params, tokenizer, 7)
 
 
 def inputs(kind):
-    """Return two rows; the second has padding to its left, and for encoders two texts."""
+    """Return two rows. The second has padding on its left and, for encoders, two texts."""
     random = np.random.default_rng(1)
     tokens = random.integers(NUM_SPECIAL_TOKENS, NUM_SPECIAL_TOKENS + 300, (ROWS, LENGTH)).astype(np.int32)
     mask = np.ones((ROWS, LENGTH), np.int32)
@@ -140,7 +141,7 @@ def inputs(kind):
 
 
 def reference(kind, model: ExportedModel):
-    """Return the scores that the model gives here, and of an encoder with a head those of the classes."""
+    """Return the scores of the JAX model, and the class scores of an encoder with a head."""
     module, (tokens, mask) = build_model(model.config.model, model.tokenizer.vocab_size), inputs(kind)
     started = np.cumsum(tokens == START, axis=1) > 0
     bidirectional = (mask > 0) & (~started | (kind in ENCODERS))
@@ -155,7 +156,7 @@ def reference(kind, model: ExportedModel):
         "whole": scores(model.params, jnp.asarray(tokens), jnp.asarray(mask), jnp.asarray(bidirectional))
     }
     if model.config.model.head:
-        # Of each row the first sample is scored, and so none begins with padding.
+        # The head scores the first sample of a row, so a row must not begin with padding.
         texts = [row[given > 0] for row, given in zip(tokens, mask, strict=True)]
         found["classes"] = [_class_scores(module, model.params, text) for text in texts]
     return {name: np.asarray(value) for name, value in found.items()}
@@ -170,7 +171,7 @@ def _class_scores(module, params, text):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, torch_packages):
-    """What `transformers` found of each model, beside what is expected."""
+    """The results of `transformers` for each model, and the expected results."""
     folder = tmp_path_factory.mktemp("models")
     expected = {}
     for kind in MODELS:
@@ -209,7 +210,7 @@ def close(found, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_scores_are_those_of_the_model_here(kind, found):
+def test_scores_match_the_jax_model(kind, found):
     _, expected, values = found
     mask, expected, values = inputs(kind)[1] > 0, expected[kind]["whole"], values[kind]
     assert expected[mask].max() > 1
@@ -219,7 +220,7 @@ def test_scores_are_those_of_the_model_here(kind, found):
     if kind in LANGUAGE_MODELS:
         close(values["kept"], expected[:, -3:])
         close(values["right"][0], expected[1][mask[1]])
-        # What griffin has of attention here has a window.
+        # The attention of griffin has a window.
         assert values["cache_grows"] == (kind in ("transformer", "hybrid"))
         assert values["direction_matters"] == config_of(kind).model.bidirectional
         assert values["half_is_finite"]
@@ -227,7 +228,7 @@ def test_scores_are_those_of_the_model_here(kind, found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
-def test_answers_are_those_of_generate(kind, found):
+def test_answers_match_generate(kind, found):
     model, values = exported(kind), found[2][kind]
     config, tokenizer = model.config, model.tokenizer
     arm = choose_arm(taught_arms(config), None)
@@ -244,7 +245,7 @@ def test_answers_are_those_of_generate(kind, found):
     for row, answer in zip(values["answers"], answers, strict=True):
         np.testing.assert_array_equal(row[: len(answer.tokens)], answer.tokens)
     for text, answer in zip(values["texts"].tolist(), answers, strict=True):
-        # Of bytes that are no text the two libraries show different replacements.
+        # The two libraries replace invalid bytes differently.
         if "\ufffd" not in text:
             assert text == tokenizer.decode(answer.tokens)
     assert values["beams_are_cached"]
@@ -253,7 +254,7 @@ def test_answers_are_those_of_generate(kind, found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
-def test_losses_are_of_the_answer(kind, found):
+def test_losses_cover_only_the_answer(kind, found):
     _, expected, values = found
     tokens, mask = inputs(kind)
     scores = expected[kind]["whole"].astype(np.float64)
@@ -265,14 +266,14 @@ def test_losses_are_of_the_answer(kind, found):
 
 
 @pytest.mark.slow
-def test_classes_are_those_of_the_head_here(found):
+def test_class_scores_match_the_jax_model(found):
     _, expected, values = found
     close(values["bigs"]["classes"], expected["bigs"]["classes"])
     assert values["stack_ssm"]["classes"].shape == (ROWS, 2), "a new head"
 
 
 @pytest.mark.slow
-def test_an_encoder_reads_a_mask_in_a_text(found):
+def test_an_encoder_accepts_a_mask_in_a_text(found):
     (row,) = found[2]["bigs"]["prompt_tokens"]
     assert row[0] == make_objective("masked_lm").marker
     assert row[-2:].tolist() == [MASK, SEPARATOR]
@@ -281,7 +282,7 @@ def test_an_encoder_reads_a_mask_in_a_text(found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_transformers_saved_is_read_back(kind, found):
+def test_read_model_reads_a_folder_that_transformers_saved(kind, found):
     folder = found[0] / kind
     for name in ("modeling", "configuration"):
         assert list((folder / "saved").glob(f"{name}_*.py"))
@@ -305,7 +306,7 @@ def same_model(found, expected):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_folder_is_read_back_bit_for_bit(kind, tmp_path):
+def test_round_trip_is_bit_for_bit(kind, tmp_path):
     model = exported(kind)
     write_transformers(tmp_path / "there", model, prompt_form(model.config))
     same_model(read_model(tmp_path / "there"), model)
@@ -315,7 +316,7 @@ def test_a_folder_is_read_back_bit_for_bit(kind, tmp_path):
         assert f"class {own}(" in (tmp_path / "there" / f"{file}.py").read_text()
 
 
-def test_the_form_of_prompts_is_that_of_generate():
+def test_the_prompt_format_matches_generate():
     assert prompt_form(config_of("gated_ssm"))[:3] == ((PREFIX_LM,), (START,), ())
     assert isinstance(make_prompt("abc", make_objective("prefix_lm"), small_tokenizer()), Prompt)
 
@@ -345,7 +346,7 @@ def test_a_custom_mixer_is_refused():
         ),
     ],
 )
-def test_models_with_a_class_elsewhere_use_it(fields, expected):
+def test_models_with_a_class_in_other_libraries_use_it(fields, expected):
     assert has_counterpart(ModelConfig(dtype="float32", **fields)) is expected
 
 

@@ -1,6 +1,6 @@
-"""Use each model of a folder as users of `transformers` do, and write the results: FOLDER.
+"""Use each model of a folder like a user of `transformers`, and write the results: FOLDER.
 
-For every NAME.npz, which has inputs, there is a model in NAME/; the results are written to NAME.found.npz.
+For every NAME.npz with inputs, there is a model in NAME/. The results go to NAME.found.npz.
 """
 
 import sys
@@ -33,7 +33,7 @@ def language_model(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.n
             cache, parts = read.cache, [read.logits[swap]]
             cache.reorder_cache(torch.tensor(swap))
             before = cache_sizes(cache)
-            # One token, then the others one by one and the last two at once.
+            # Decode token by token, and the last two tokens at once.
             for first, last in [(at, at + 1) for at in range(prefix, tokens.shape[1] - 2)] + [(-2, None)]:
                 cut = mask if last is None else mask[:, :last]
                 step = model(
@@ -81,7 +81,7 @@ def answers(model, folder: Path, given: dict[str, np.ndarray]) -> dict[str, obje
 
 
 def training(model, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, object]:
-    """Return the loss of the targets, and whether its gradients are those with checkpoints."""
+    """Return the loss of the targets, and whether gradient checkpointing gives the same gradients."""
     labels = tokens.masked_fill((mask == 0) | ((tokens == 1).cumsum(1) == 0) | (tokens == 1), -100)
     gradients = []
     model.train()

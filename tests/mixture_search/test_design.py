@@ -1,4 +1,4 @@
-"""The mixtures of a search: shares, the same for a seed and a number, and schedules of them."""
+"""The mixtures of a search: their shares, their dependence on seed and number, and their schedules."""
 
 import numpy as np
 import pytest
@@ -31,33 +31,33 @@ def test_every_point_has_shares_of_every_class(weights, stages, seed, count):
 
 
 @given(weights, stages, seeds, st.integers(3, 12), st.integers(0, 12))
-def test_more_proxies_keep_those_that_are_there(weights, stages, seed, count, more):
+def test_more_proxies_keep_the_earlier_points(weights, stages, seed, count, more):
     design = design_of(weights, stages, seed)
     np.testing.assert_array_equal(design.points(count + more)[:count], design.points(count))
 
 
 @given(weights, stages, seeds)
-def test_first_come_own_shares_and_equal_ones(weights, stages, seed):
+def test_the_first_points_are_own_and_equal_shares(weights, stages, seed):
     design = design_of(weights, stages, seed)
     own, uniform = design.points(2)
     np.testing.assert_array_equal(own, [design.own] * design.stages)
     np.testing.assert_allclose(uniform, 1 / len(design.classes))
 
 
-def test_seeds_and_stages_differ():
+def test_different_seeds_and_stages_give_different_points():
     points = Design(CLASSES, OWN, 2, 0).points(8)
     assert not np.isclose(points, Design(CLASSES, OWN, 2, 1).points(8))[2:].any()
     assert not np.isclose(points[2:, 0], points[2:, 1]).any()
 
 
-def test_mixtures_reach_far_around_the_mean():
+def test_points_spread_widely_around_the_mean():
     drawn = Design(CLASSES, OWN, 1, 0).points(4000)[2:, 0]
     np.testing.assert_allclose(drawn.mean(axis=0), (np.array(OWN) + 1 / 3) / 2, atol=0.02)
     assert (drawn.max(axis=0) > 0.9).all() and (drawn.min(axis=0) < 0.01).all()
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 6, 7])
-def test_a_schedule_is_read_back_with_equal_parts(stages):
+def test_parse_stages_reads_a_schedule_with_equal_parts(stages):
     point = Design(CLASSES, OWN, stages, 0).points(3)[2]
     parsed = parse_stages(stages_text(CLASSES, point))
     found = [[weights[name] for name in CLASSES] for _, weights in parsed]

@@ -1,4 +1,4 @@
-"""The law finds the best mixture of losses that follow it, and warns where losses follow nothing."""
+"""The findings recover the best mixture of a known law, and warn about unreliable results."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ OWN = (0.85, 0.05, 0.05, 0.05)
 
 
 def synthetic(proxies=40, stages=1, noise=0.005, seed=0):
-    """Return the findings of proxies whose losses follow a law, and the law."""
+    """Return the findings of proxies with losses from a known law, and the law."""
     random = np.random.default_rng(seed)
     design = Design(CLASSES, OWN, stages, 0)
     slopes = random.normal(0, 0.4, (len(CLASSES), design.features))
@@ -34,30 +34,30 @@ def found(request):
     return synthetic(stages=request.param, proxies=40 if request.param == 1 else 60)
 
 
-def test_the_optimum_of_a_known_law_is_found(found):
+def test_the_found_mixture_is_near_the_optimum_of_a_known_law(found):
     findings, law = found
 
     def objective(shares):
         return law.predict(shares.reshape(-1, findings.design.features)).mean(axis=1)
 
-    # Of mixtures that no proxy has.
+    # The best of many mixtures that no proxy uses.
     best = objective(findings.design.points(3000)[100:]).min()
     reached = objective(findings.found.shares)[0]
     own = objective(findings.own.shares)[0]
-    # Of what there is to gain over the configuration's own shares. Sixty proxies leave gaps.
+    # As a share of the possible gain over the configuration's own shares. Sixty proxies leave gaps.
     assert (reached - best) / (own - best) < (0.03 if findings.design.stages == 1 else 0.12)
     assert reached < objective(findings.shares).min()
     assert findings.objective(findings.found.predicted) == pytest.approx(reached, abs=0.02)
 
 
-def test_proxies_left_out_are_predicted(found):
+def test_leave_one_out_predictions_are_accurate(found):
     findings, _ = found
     assert findings.rank_correlation > 0.95
     assert findings.error < 0.01
     assert findings.warnings() == []
 
 
-def test_a_point_left_out_has_no_part_in_its_prediction():
+def test_a_point_does_not_affect_its_own_prediction():
     findings, _ = synthetic(proxies=12)
     shares = findings.shares.reshape(12, -1)
     changed = findings.losses.copy()
@@ -67,7 +67,7 @@ def test_a_point_left_out_has_no_part_in_its_prediction():
     assert np.abs(before - after).max() > 0.01
 
 
-def test_without_noise_the_law_is_recovered_where_it_was_tried():
+def test_fit_law_recovers_a_law_without_noise():
     findings, law = synthetic(noise=0.0)
     simulated = findings.design.points(500)[100:, 0]
     expected = law.predict(simulated)
@@ -75,7 +75,7 @@ def test_without_noise_the_law_is_recovered_where_it_was_tried():
     assert np.abs(fitted - expected).mean() < 0.01 * (expected.max() - expected.min())
 
 
-def test_noise_is_warned_of():
+def test_noise_causes_a_warning():
     findings, _ = synthetic()
     noise = np.random.default_rng(0).normal(2.0, 0.1, findings.losses.shape)
     warnings = replace(findings, losses=noise).warnings()
@@ -83,7 +83,7 @@ def test_noise_is_warned_of():
     assert warnings[0].endswith(", below 0.5; do not rely on the found mixture")
 
 
-def test_a_gain_within_the_error_is_warned_of():
+def test_a_gain_within_the_error_causes_a_warning():
     findings, _ = synthetic()
     losses = findings.losses.copy()
     losses[0] = findings.found.predicted - 0.2
@@ -92,15 +92,15 @@ def test_a_gain_within_the_error_is_warned_of():
     assert "is within the mean error of a prediction" in warning
 
 
-def test_few_proxies_are_warned_of():
+def test_few_proxies_cause_a_warning():
     findings, _ = synthetic(proxies=14)
     assert findings.warnings()[0] == (
         "14 proxies are few for 4 shares; 15 or more are recommended: --proxies=15"
     )
 
 
-def test_no_share_is_beyond_what_was_tried():
-    """If the law falls without end, the best of all mixtures would be far from every proxy."""
+def test_the_found_shares_are_within_the_range_of_the_proxies():
+    """The best mixture of this steep law is far from every proxy."""
     findings, _ = synthetic(proxies=12)
     steep = replace(findings, losses=2.0 + np.exp(-findings.shares[:, 0, :1]) * np.ones(4))
     shares = steep.found.shares[0]
@@ -109,7 +109,7 @@ def test_no_share_is_beyond_what_was_tried():
     assert (shares >= findings.shares[:, 0].min(axis=0)).all()
 
 
-def test_weights_move_the_mixture():
+def test_weights_of_the_objective_change_the_mixture():
     findings, _ = synthetic()
     copying = replace(findings, weights=np.array([0.0, 1.0, 0.0, 0.0]))
     assert copying.found.shares[0, 1] > max(
@@ -118,7 +118,7 @@ def test_weights_move_the_mixture():
     assert findings.found.shares.sum() == pytest.approx(1.0)
 
 
-def test_unfinished_proxies_are_named_and_left_out():
+def test_results_name_unfinished_proxies():
     findings, _ = synthetic(proxies=20)
     kept = np.array([number for number in range(20) if number not in (0, 7)])
     part = replace(findings, numbers=kept, losses=findings.losses[kept])
@@ -144,7 +144,7 @@ def test_the_page_shows_tables_and_plots(found):
     assert lines[0].split()[-1] == "found"
 
 
-def test_along_a_class_the_others_keep_their_proportions():
+def test_along_class_keeps_the_proportions_of_the_others():
     mixture = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
     varied = along_class(mixture, 0, 0, np.array([0.0, 0.5, 0.9]))
     np.testing.assert_allclose(varied[:, 0], [[0, 0.6, 0.4], [0.5, 0.3, 0.2], [0.9, 0.06, 0.04]])

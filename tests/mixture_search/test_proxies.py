@@ -1,4 +1,4 @@
-"""Proxies resume, a failed proxy stops no other, and a folder belongs to one search; nothing is trained."""
+"""Proxies resume, a failed proxy stops no other, and a folder belongs to one search. Trainings are fake."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def micro(**fields):
 
 
 class FakeTrainings:
-    """A runner that writes the files of a training; `stops` holds the status of proxies that end early."""
+    """A runner that writes the files of a training. `stops` has the status of proxies that end early."""
 
     def __init__(self, stops=()):
         self.stops = dict(stops)
@@ -83,7 +83,7 @@ def test_finished_proxies_are_not_trained_again(folder, base):
     assert read_losses(folder.workdir(2), MIXTURE) == {"copying": 3.0, "causal_lm": 5.0}
 
 
-def test_a_proxy_that_stops_is_resumed_and_the_others_train(folder, base, capsys):
+def test_a_stopped_proxy_resumes_and_the_others_train(folder, base, capsys):
     trainings = FakeTrainings({1: 143})
     assert train_proxies(folder, base, SCHEDULES, MIXTURE, runner=trainings) == (3, [1])
     assert f"proxy 1: failed with status 143: {folder.log(1)}: ended\n" in capsys.readouterr().err
@@ -92,7 +92,7 @@ def test_a_proxy_that_stops_is_resumed_and_the_others_train(folder, base, capsys
     assert trainings.started == [0, 1, 2, 1]
 
 
-def test_an_interruption_ends_the_search_and_the_same_call_resumes(folder, base):
+def test_the_same_call_resumes_an_interrupted_search(folder, base):
     trainings = FakeTrainings()
 
     def interrupted(arguments, log):
@@ -106,7 +106,7 @@ def test_an_interruption_ends_the_search_and_the_same_call_resumes(folder, base)
     assert trainings.started == [0, 1, 2]
 
 
-def test_each_proxy_has_its_schedule_and_the_base(folder, base):
+def test_each_proxy_uses_its_schedule_and_the_base(folder, base):
     config = load_config(f"{MICRO}:fixed")
     config.train.num_steps = 7
     config.init["from"] = "runs/a"
@@ -121,7 +121,7 @@ def test_each_proxy_has_its_schedule_and_the_base(folder, base):
     parse_config(written)
 
 
-def test_the_given_file_is_found_from_any_folder(folder, monkeypatch, tmp_path):
+def test_the_base_file_loads_from_any_folder(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(MICRO).parent)
     base = BaseConfig("micro_config.py", load_config("micro_config.py"))
     base.write(folder.found, "Found.", "0: copying=1")
@@ -140,13 +140,13 @@ def test_a_run_without_losses_is_refused(folder, base):
 
 @pytest.fixture
 def begun(folder, base):
-    """The folder of a search in which one proxy has trained."""
+    """The folder of a search with one trained proxy."""
     train_proxies(folder, base, {0: SCHEDULES[0]}, MIXTURE, runner=FakeTrainings())
     return folder
 
 
-def test_a_search_that_has_not_begun_is_replaced(folder, base):
-    # A training that is refused leaves no step.
+def test_a_search_without_steps_is_replaced(folder, base):
+    # A refused training has no steps.
     failing = FakeTrainings({0: 2})
     assert train_proxies(folder, base, {0: SCHEDULES[0]}, MIXTURE, runner=failing) == (1, [0])
     folder.claim(1, 2, to_dict(micro(**{"train.num_steps": 6})))
@@ -154,7 +154,7 @@ def test_a_search_that_has_not_begun_is_replaced(folder, base):
     assert (record["seed"], record["config"]["train"]["num_steps"]) == (1, 6)
 
 
-def test_a_folder_keeps_to_its_search(begun):
+def test_a_folder_refuses_another_search(begun):
     begun.claim(0, 1, to_dict(micro(**{"train.log_every_steps": 3})))
     with pytest.raises(
         ConfigError,
@@ -170,7 +170,7 @@ def test_arms_are_one_field(begun):
         begun.claim(0, 1, to_dict(micro(**{"objectives.arms": arms})))
 
 
-def test_a_field_that_is_newer_than_the_search_had_its_default(begun):
+def test_a_newer_field_has_its_default_in_an_older_search(begun):
     path = begun.root / "search.json"
     record = json.loads(path.read_text())
     del record["config"]["optimizer"]["schedule"]
@@ -189,7 +189,7 @@ def test_a_run_folder_is_refused_for_a_search(tmp_path):
         SearchFolder("gs://a/b")
 
 
-def test_the_design_is_of_the_classes_with_weights():
+def test_the_design_contains_the_classes_with_weights():
     arms = {
         "a": {"objective": "copying", "weight": 3.0},
         "b": {"objective": "causal_lm"},
@@ -200,7 +200,7 @@ def test_the_design_is_of_the_classes_with_weights():
     design, mixture = make_design(parse_config(config), 2, 5)
     assert (design.classes, design.own) == (("causal_lm", "copying"), (0.25, 0.75))
     assert (design.stages, design.seed) == (2, 5)
-    # A class that no proxy trains on is measured, and counts where it is named.
+    # A class that no proxy trains on is measured, and counts if the objective names it.
     assert parse_objective(None, design, mixture).tolist() == [0.5, 0.5, 0.0]
     assert parse_objective("prefix_lm=3, copying=1", design, mixture).tolist() == [0.0, 0.25, 0.75]
 
@@ -230,13 +230,13 @@ def test_unsearchable_configs_are_refused(fields, said):
 
 
 @pytest.mark.parametrize("text", ["", "copying", "copying=x", "copying=0", "copying=1; 0.5: copying=2"])
-def test_an_objective_that_cannot_be_read(text):
+def test_an_invalid_objective_is_refused(text):
     design, mixture = make_design(micro(), 1, 0)
     with pytest.raises(ConfigError, match=r"--objective: found .*; allowed: classes with weights: "):
         parse_objective(text, design, mixture)
 
 
-def test_an_objective_of_another_class():
+def test_an_objective_with_an_unknown_class_is_refused():
     design, mixture = make_design(micro(), 1, 0)
     with pytest.raises(ConfigError, match=r"--objective: found the class 'copyin'; allowed: copying, "):
         parse_objective("copyin=1", design, mixture)
@@ -245,7 +245,7 @@ def test_an_objective_of_another_class():
 @pytest.mark.parametrize(
     ("text", "expected"), [(None, range(8)), ("3", range(3, 4)), ("0:8", range(8)), ("6:7", range(6, 7))]
 )
-def test_numbers_of_only(text, expected):
+def test_choose_numbers(text, expected):
     assert choose_numbers(text, 8) == expected
 
 
@@ -255,7 +255,7 @@ def test_invalid_numbers_are_refused(text):
         choose_numbers(text, 8)
 
 
-def test_the_record_holds_the_configuration(tmp_path):
+def test_the_record_contains_the_configuration(tmp_path):
     folder = SearchFolder(str(tmp_path))
     config = to_dict(micro())
     folder.claim(3, 1, config)

@@ -1,4 +1,4 @@
-"""The command `search_mixture`: stopped and resumed, it trains proxies, fits, writes a usable config."""
+"""The command `search_mixture` trains proxies, resumes, fits a law and writes a usable configuration."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def arguments(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(arguments, tmp_path_factory):
-    """The folder of a search that was stopped in its second proxy, resumed, and ended."""
+    """The folder of a search that stopped in its second proxy, resumed, and finished."""
     folder = tmp_path_factory.getbasetemp() / arguments[1].removeprefix("--workdir=")
     command = [sys.executable, "-m", "birdie_jax.search_mixture", *arguments]
     options = {"cwd": REPOSITORY, "env": run_environment(), "stdout": subprocess.PIPE, "text": True}
@@ -57,7 +57,7 @@ def folder(arguments, tmp_path_factory):
     return folder
 
 
-def test_results_page_and_configuration(folder):
+def test_a_search_writes_results_page_and_configuration(folder):
     results = json.loads((folder / "mixture.json").read_text())
     assert [one["number"] for one in results["proxies"]] == [0, 1, 2]
     assert results["warnings"][0].startswith("3 proxies are few for 8 shares; 27 or more")
@@ -69,13 +69,13 @@ def test_results_page_and_configuration(folder):
 
 def test_a_finished_search_trains_nothing_more(folder, arguments):
     first = (folder / "mixture.json").read_text()
-    asked = ("train", f"--config={folder}/found.py", f"--workdir={folder}/never", "--check")
+    command = ("train", f"--config={folder}/found.py", f"--workdir={folder}/never", "--check")
     again, only, copying, check = run_commands(
         [
             ("search_mixture", *arguments),
             ("search_mixture", *arguments, "--only=1"),
             ("search_mixture", *arguments, "--objective=copying=1"),
-            asked,
+            command,
         ]
     )
     assert [one[0] for one in (again, only, copying, check)] == [0] * 4, (again, only, copying, check)

@@ -1,4 +1,4 @@
-"""An objective that is written and registered outside the package works like the package's own."""
+"""An objective that is registered outside the package works like a built-in objective."""
 
 import re
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def reversal():
     @register_objective
     @dataclass(frozen=True, kw_only=True)
     class Reversal(Objective):
-        """Read a text and write it backwards, `times` times."""
+        """Write a text backwards, `times` times."""
 
         name: ClassVar[str] = "reversal"
 
@@ -58,7 +58,7 @@ def text(tmp_path):
     return TokenShards(folder, "train")
 
 
-def test_it_is_made_by_name_and_its_fields_are_checked(reversal):
+def test_make_objective_checks_the_fields(reversal):
     objective = make_objective("reversal", times=2, max_length=3)
     example = objective(np.arange(300, 310), np.random.default_rng(0))
     np.testing.assert_array_equal(example.context, [40, 300, 301, 302])
@@ -69,7 +69,7 @@ def test_it_is_made_by_name_and_its_fields_are_checked(reversal):
         make_objective("reversal", loops=2)
 
 
-def test_an_arm_of_a_config_comes_through_a_row_stream_into_a_packed_row(reversal, text):
+def test_a_row_stream_packs_an_arm_of_a_config(reversal, text):
     config = default_config()
     config.objectives.arms = {
         "backwards": {"objective": "reversal", "max_length": 10, "group": "copying", "weight": 3.0}
@@ -90,16 +90,16 @@ def test_an_arm_of_a_config_comes_through_a_row_stream_into_a_packed_row(reversa
     assert batch.segment_ids.max() >= 2
 
 
-def test_a_special_token_that_an_objective_does_not_name_is_refused(reversal):
+def test_an_undeclared_special_token_is_refused(reversal):
     class Separated(reversal):
-        """Reversal followed by [SEP]."""
+        """Reversal with [SEP] at the end."""
 
         def assemble(self, tokens, rng, ends_document):
             example = super().assemble(tokens, rng, ends_document)
             return Example(example.context, np.append(example.target, SEPARATOR).astype(np.int32))
 
     class Named(Separated):
-        """The same objective, which declares the token."""
+        """The same objective, with the token declared."""
 
         def answer_special_tokens(self, context):
             return (SEPARATOR,)

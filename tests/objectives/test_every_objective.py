@@ -1,4 +1,4 @@
-"""Properties that hold for every objective and any document."""
+"""Properties of every objective for any document."""
 
 import numpy as np
 import pytest
@@ -39,13 +39,13 @@ VARIANTS = [
 ]
 
 
-def test_every_objective_is_tested_here():
+def test_this_file_covers_every_objective():
     assert {objective.name for objective in VARIANTS} == set(OBJECTIVES)
 
 
 @st.composite
 def documents(draw):
-    """Any ids from 256 up: random over small and large alphabets, constant, and periodic."""
+    """Any ids from 256: random over small and large alphabets, constant, or periodic."""
     size = draw(st.integers(0, 400))
     alphabet = draw(st.sampled_from([1, 2, 5, 50, 5000, 60000]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -64,7 +64,7 @@ def texts(tokens):
 
 
 def segments(tokens):
-    """Split at special tokens: [(special that opens it, or None for the first, its text)]."""
+    """Split at special tokens: [(special token before the text, or None for the first, text)]."""
     parts = [(None, [])]
     for token in tokens.tolist():
         if token < v.NUM_SPECIAL_TOKENS:
@@ -75,7 +75,7 @@ def segments(tokens):
 
 
 def recovered(objective, made, ends_document, text):
-    """Undo the format, given only the tokens; assert that specials are where the format has them."""
+    """Undo the format from the tokens alone. Check the places of the special tokens."""
     name, context, target = objective.name, made.context, made.target
     marker = [] if objective.marker is None else [objective.marker]
     end = [v.END] if ends_document else []
@@ -103,13 +103,13 @@ def recovered(objective, made, ends_document, text):
         assert parts[v.END] == []
         return parts[v.MIDDLE_PREFIX] + parts[v.MIDDLE] + parts[v.MIDDLE_SUFFIX]
     if name == "selective_copying":
-        # The queries and answers have a parser of their own, in test_selective_copying.py.
+        # test_selective_copying.py parses the queries and answers.
         queries = (len(context_specials) - len(marker) - 1) // 2
-        asked = [v.SPAN_START, v.SPAN_END] * queries
+        query_tokens = [v.SPAN_START, v.SPAN_END] * queries
         if objective.query_first:
-            assert context_specials == [*marker, *asked, v.CONTEXT]
+            assert context_specials == [*marker, *query_tokens, v.CONTEXT]
         else:
-            assert context_specials == [*marker, v.CONTEXT, *asked]
+            assert context_specials == [*marker, v.CONTEXT, *query_tokens]
         assert target_specials == [v.SEPARATOR] * (queries - 1) + [v.DONE]
         assert target[-1] == v.DONE
         return dict(segments(context))[v.CONTEXT]
@@ -178,7 +178,7 @@ def test_example_follows_its_format_and_fits(objective, document, seed, length, 
 
 @pytest.mark.parametrize("objective", VARIANTS, ids=repr)
 @pytest.mark.parametrize("length", [0, 3, 30, 128, 256, 777, 2048])
-def test_text_limit_is_kept_by_every_count_up_to_it(objective, length):
+def test_every_count_up_to_text_limit_fits(objective, length):
     limit = objective.text_limit(length)
     rng = np.random.default_rng(length)
     text = np.arange(256, 256 + limit, dtype=np.int32)
@@ -190,7 +190,7 @@ def test_text_limit_is_kept_by_every_count_up_to_it(objective, length):
 
 @pytest.mark.parametrize("objective", VARIANTS, ids=repr)
 @pytest.mark.parametrize("length", [40, 256, 777])
-def test_text_limit_is_the_greatest(objective, length):
+def test_text_limit_is_the_maximum(objective, length):
     count = objective.text_limit(length) + 1
     if objective.name == "selective_copying":
         spans, piece = objective.spans[1], objective.span_length[1] + 12
@@ -216,7 +216,7 @@ def test_length_is_drawn_from_the_whole_range(name):
 
 
 @pytest.mark.parametrize("name", ["causal_lm", "prefix_lm", "span_corruption", "fill_in_the_middle"])
-def test_length_is_the_most_that_is_allowed(name):
+def test_draw_length_returns_the_maximum(name):
     objective = make_objective(name, min_length=20, max_length=130)
     rng = np.random.default_rng(0)
     assert objective.draw_length(500, rng, 2048) == 130
@@ -224,7 +224,7 @@ def test_length_is_the_most_that_is_allowed(name):
     assert objective.draw_length(500, rng, 100) == objective.text_limit(100) < 100
 
 
-def test_end_is_only_written_where_the_whole_document_was_read():
+def test_end_follows_only_a_whole_document():
     objective = make_objective("causal_lm")
     text = np.arange(256, 356)
     rng = np.random.default_rng(0)
@@ -233,7 +233,7 @@ def test_end_is_only_written_where_the_whole_document_was_read():
     assert objective(text, rng, ends_document=False, length=101).target[-1] == 355
 
 
-def test_texts_and_rows_that_are_too_short_are_refused():
+def test_short_texts_and_rows_are_refused():
     objective = make_objective("copying", min_length=16)
     rng = np.random.default_rng(0)
     text = np.arange(256, 271)

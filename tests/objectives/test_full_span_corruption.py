@@ -8,7 +8,7 @@ from birdie_jax.objectives import make_objective
 
 
 @pytest.mark.parametrize("settings", [{"rate": 0.15, "mean_span": 3}, {"rate": 0.5, "mean_span": 8}])
-def test_context_is_that_of_span_corruption_and_target_the_text(natural_text, settings):
+def test_context_matches_span_corruption_and_target_is_the_text(natural_text, settings):
     full = make_objective("full_span_corruption", **settings)
     cut = make_objective("span_corruption", marker=v.FULL_SPAN_CORRUPTION, **settings)
     made = full.build(natural_text[:400], np.random.default_rng(3))
@@ -18,7 +18,7 @@ def test_context_is_that_of_span_corruption_and_target_the_text(natural_text, se
 
 
 def pieces(context, text_start):
-    """Cut a context into sentinels and runs of consecutive ids of a text whose ids count up."""
+    """Cut a context into sentinels and runs of consecutive ids, for a text with increasing ids."""
     found = []
     for token in context.tolist():
         if found and found[-1][-1] >= text_start and token == found[-1][-1] + 1:
@@ -28,14 +28,14 @@ def pieces(context, text_start):
     return found
 
 
-def test_deshuffling_moves_whole_pieces_of_the_same_noise(distinct_text):
+def test_deshuffling_moves_only_whole_pieces(distinct_text):
     shuffled = make_objective("full_span_corruption_deshuffling", rate=0.5, mean_span=8, marker=None)
     ordered = make_objective("full_span_corruption", rate=0.5, mean_span=8, marker=None)
     orders = set()
     for seed in range(10):
         made = shuffled.build(distinct_text, np.random.default_rng(seed))
         other = ordered.build(distinct_text, np.random.default_rng(seed))
-        # Neighbours in the text are separated by noise, so pieces only run on where a shuffle left them so.
+        # Noise separates neighbouring pieces of the text, so two pieces join only if the shuffle kept both.
         expected = pieces(other.context, 1000)
         assert sorted(made.context.tolist()) == sorted(other.context.tolist())
         places = {piece[0]: made.context.tolist().index(piece[0]) for piece in expected}
@@ -48,7 +48,7 @@ def test_deshuffling_moves_whole_pieces_of_the_same_noise(distinct_text):
 
 
 def test_worked_example_of_table_1():
-    """The early [mask] Bird [mask], where the pieces of Bird [mask] the early [mask] were shuffled."""
+    """The early [mask] Bird [mask] is a shuffle of Bird [mask] the early [mask]."""
     objective = make_objective("full_span_corruption_deshuffling", rate=0.5, mean_span=2, marker=None)
     first, second = v.FIRST_SENTINEL, v.FIRST_SENTINEL + 1
     rng = np.random.default_rng(0)

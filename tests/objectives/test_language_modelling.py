@@ -8,7 +8,7 @@ from birdie_jax.objectives import make_objective
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_causal_lm_reads_nothing_and_writes_the_text_once(distinct_text, ends):
+def test_causal_lm_has_no_context_and_writes_the_text_once(distinct_text, ends):
     made = make_objective("causal_lm").build(distinct_text, np.random.default_rng(0), ends)
     assert len(made.context) == 0
     assert made.target.tolist() == distinct_text.tolist() + [v.END] * ends
@@ -26,7 +26,7 @@ def test_causal_lm_reads_nothing_and_writes_the_text_once(distinct_text, ends):
         (20, (0.95, 1.0), range(16, 17)),
     ],
 )
-def test_prefix_lm_splits_anywhere_within_the_fractions(count, fraction, splits):
+def test_prefix_lm_splits_within_the_fractions(count, fraction, splits):
     objective = make_objective("prefix_lm", prefix_fraction=fraction)
     rng = np.random.default_rng(0)
     text = np.arange(256, 256 + count)
@@ -34,7 +34,7 @@ def test_prefix_lm_splits_anywhere_within_the_fractions(count, fraction, splits)
 
 
 @pytest.mark.parametrize(("rate", "orders"), [(0.0, {False}), (1.0, {True}), (0.5, {False, True})])
-def test_fill_in_the_middle_orders_and_cuts(rate, orders):
+def test_fill_in_the_middle_draws_cuts_and_orders(rate, orders):
     objective = make_objective("fill_in_the_middle", suffix_first_rate=rate)
     rng = np.random.default_rng(0)
     text = np.arange(300, 305)

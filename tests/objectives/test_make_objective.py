@@ -1,4 +1,4 @@
-"""Unusable parameters are refused by errors that name the objective, the field and the allowed values."""
+"""Errors for unusable parameters name the objective, the field and the allowed values."""
 
 import re
 
@@ -76,7 +76,7 @@ PAIR = "a pair (low, high) of integers with 1 <= low <= high"
         ),
     ],
 )
-def test_errors(name, parameters, message):
+def test_an_unusable_parameter_is_named(name, parameters, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make_objective(name, **parameters)
 
@@ -87,7 +87,7 @@ def test_defaults_are_usable_and_equal_objectives_are_equal(name):
     assert make_objective(name).name == name
 
 
-def test_a_whole_number_and_a_list_serve_where_a_fraction_and_a_pair_are_meant():
+def test_integers_and_lists_are_accepted_for_fractions_and_pairs():
     assert make_objective("deshuffling", rate=1) == make_objective("deshuffling", rate=1.0)
     lists = make_objective("selective_copying", spans=[2, 2])
     assert lists == make_objective("selective_copying", spans=2)

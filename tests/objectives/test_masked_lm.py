@@ -28,14 +28,14 @@ def masked(text, seed=0, **parameters):
     rate=st.floats(0.01, 1),
     mask_share=st.floats(0, 0.9),
 )
-def test_labels_are_the_originals_of_what_was_chosen(text, seed, rate, mask_share):
+def test_labels_are_the_original_tokens(text, seed, rate, mask_share):
     made = masked(text, seed, rate=rate, mask_share=mask_share)
     original = np.array([v.MASKED_LM, *text, v.SEPARATOR])
     chosen = made.labels != NO_LABEL
     assert chosen.sum() == max(1, round(rate * len(text)))
     np.testing.assert_array_equal(made.labels[chosen], original[chosen])
     np.testing.assert_array_equal(made.context[~chosen], original[~chosen])
-    # Neither the marker nor [SEP] is chosen, and nothing special but [MASK] is put in.
+    # The marker and [SEP] are never chosen, and [MASK] is the only special replacement.
     assert not chosen[0]
     assert not chosen[-1]
     shown = made.context[chosen]
@@ -43,8 +43,8 @@ def test_labels_are_the_originals_of_what_was_chosen(text, seed, rate, mask_shar
     assert ((drawn >= v.NUM_SPECIAL_TOKENS) & (drawn < v.NUM_SPECIAL_TOKENS + PIECES)).all()
 
 
-def test_eight_of_ten_are_masked_one_is_random_and_one_is_kept():
-    """Within the central 99.99 % of the binomial distributions; the text has none of the pieces."""
+def test_replacements_follow_the_shares_of_bert():
+    """Counts are within the central 99.99 % of their binomial distributions."""
     text = np.arange(2000, 2400)
     count = {"masked": 0, "random": 0, "kept": 0}
     places = np.zeros(len(text), int)
@@ -61,12 +61,12 @@ def test_eight_of_ten_are_masked_one_is_random_and_one_is_kept():
     for what, share in {"masked": 0.8, "random": 0.1, "kept": 0.1}.items():
         low, high = stats.binom.interval(0.9999, total, share)
         assert low <= count[what] <= high, what
-    # Every place is chosen as often as every other, and anew each time.
+    # All places are equally likely, and each draw is new.
     assert stats.chisquare(places).pvalue > 1e-4
     assert places.max() < 60
 
 
-def test_random_tokens_are_uniform_over_the_pieces_of_the_tokenizer():
+def test_random_tokens_are_uniform_over_the_vocabulary():
     text = np.full(5000, 900)
     made = masked(text, rate=1.0, mask_share=0, random_share=1)
     drawn = np.bincount(made.context[1:-1] - v.NUM_SPECIAL_TOKENS, minlength=PIECES)
@@ -74,14 +74,14 @@ def test_random_tokens_are_uniform_over_the_pieces_of_the_tokenizer():
     assert stats.chisquare(drawn).pvalue > 1e-4
 
 
-def test_without_a_tokenizer_random_tokens_are_those_of_the_text():
+def test_without_a_tokenizer_random_tokens_come_from_the_text():
     text = np.arange(700, 720)
     made = masked(text, rate=1.0, mask_share=0, random_share=1, num_pieces=None)
     assert set(made.context[1:-1].tolist()) <= set(text.tolist())
     assert not (made.context[1:-1] == text).all()
 
 
-def test_the_vocabulary_is_that_of_the_text_unless_it_was_given():
+def test_with_vocabulary_fills_in_only_a_missing_number():
     plain, given_one = make_objective("masked_lm"), make_objective("masked_lm", num_pieces=7)
     assert plain.with_vocabulary(300) == make_objective("masked_lm", num_pieces=300)
     assert given_one.with_vocabulary(300) is given_one.with_vocabulary(7) is given_one
@@ -94,7 +94,7 @@ def test_the_vocabulary_is_that_of_the_text_unless_it_was_given():
     assert copying.with_vocabulary(300) is copying
 
 
-def test_special_tokens_within_a_text_are_left_alone():
+def test_special_tokens_in_a_text_are_unchanged():
     text = np.array([v.SEPARATOR, 300, v.SEPARATOR, 301])
     made = masked(text, rate=1.0, mask_share=1, random_share=0)
     np.testing.assert_array_equal(made.context, [v.MASKED_LM, 11, 3, 11, 3, 11])
@@ -111,7 +111,7 @@ def test_special_tokens_within_a_text_are_left_alone():
     spacing=st.integers(0, 4),
     slack=st.integers(0, 5),
 )
-def test_no_row_bears_more_loss_than_is_said(counts, rate, spacing, slack):
+def test_no_row_exceeds_the_maximum_of_loss_positions(counts, rate, spacing, slack):
     objective = make_objective("masked_lm", rate=rate, min_length=min(counts), max_length=max(counts))
     rng = np.random.default_rng(0)
     examples = [objective.build(np.arange(300, 300 + count), rng) for count in counts]
@@ -123,7 +123,7 @@ def test_no_row_bears_more_loss_than_is_said(counts, rate, spacing, slack):
 @pytest.mark.parametrize(
     ("length", "spacing", "most"), [(128, 3, 19), (512, 3, 76), (4096, 3, 614), (128, 0, 21)]
 )
-def test_how_much_of_a_row_bears_loss_at_most(length, spacing, most):
+def test_maximum_number_of_loss_positions(length, spacing, most):
     mixture = make_mixture("masked_lm", length)
     assert mixture.max_loss_positions(length, spacing) == most
     assert most <= length / 4
@@ -140,12 +140,12 @@ def test_how_much_of_a_row_bears_loss_at_most(length, spacing, most):
         ({"num_pieces": 0}, "num_pieces: found 0; allowed: an integer of at least 1"),
     ],
 )
-def test_parameters_that_cannot_be(parameters, message):
+def test_invalid_parameters_are_refused(parameters, message):
     with pytest.raises(ValueError, match=f"^masked_lm: {re.escape(message)}$"):
         make_objective("masked_lm", **parameters)
 
 
-def test_the_code_of_the_page_is_right():
+def test_the_code_of_the_page_runs():
     page = (Path(__file__).resolve().parents[2] / "docs/masked_lm.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(code, {})

@@ -1,4 +1,4 @@
-"""The mixtures of the papers, and a user's own."""
+"""The mixtures of the papers, and mixtures from a user's arms."""
 
 import re
 from collections import Counter
@@ -65,7 +65,7 @@ def test_every_arm_fits_its_row(name, length):
         ("quickstart", 5, 6),
     ],
 )
-def test_sizes_of_the_other_mixtures(name, groups, arms):
+def test_number_of_classes_and_arms_in_other_mixtures(name, groups, arms):
     mixture = make_mixture(name, 2048)
     assert (len(set(mixture.groups)), len(mixture.arms)) == (groups, arms)
 
@@ -81,7 +81,7 @@ def test_ul2_has_seven_equal_denoisers_with_their_markers():
     }
 
 
-def test_arms_that_do_not_fit_are_left_out_and_their_class_keeps_its_weight():
+def test_a_class_keeps_its_weight_without_arms_that_do_not_fit():
     mixture = make_mixture("birdie", 256)
     assert "selective_copying_s1_first_l48_96" in mixture.names
     assert "selective_copying_s4_first_l48_96" not in mixture.names
@@ -95,7 +95,7 @@ def test_tiny_has_all_classes_at_256():
     assert dict(zip(mixture.names, mixture.weights, strict=True))["causal_lm"] == pytest.approx(0.3)
 
 
-def test_own_arms():
+def test_mixture_from_arms():
     mixture = mixture_from_arms(
         {
             "short_copies": {"objective": "copying", "group": "copies", "weight": 3, "max_length": 64},
@@ -111,7 +111,7 @@ def test_own_arms():
     assert mixture.groups == ("copies", "causal_lm")
 
 
-def test_an_arm_that_names_corpora_is_a_class_of_its_own():
+def test_an_arm_with_corpora_is_its_own_class():
     mixture = mixture_from_arms(
         {
             "web_lm": {"objective": "causal_lm", "corpora": "web"},
@@ -159,12 +159,12 @@ OBJECTIVE_NAMES = ", ".join(sorted(OBJECTIVES))
         ),
     ],
 )
-def test_errors_of_own_arms(arms, message):
+def test_an_unusable_arm_is_named(arms, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         mixture_from_arms(arms)
 
 
-def test_errors_of_mixtures():
+def test_invalid_mixtures_are_refused():
     arm = Arm("a", make_objective("copying"), "g")
     with pytest.raises(
         ValueError, match=r"^mixture: more than one arm is called 'a'; allowed: unique names$"

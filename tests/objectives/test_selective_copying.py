@@ -1,4 +1,4 @@
-"""Every query of selective copying has exactly one answer in the text that the model sees."""
+"""Every query of selective copying has exactly one answer in the context."""
 
 from collections import Counter
 
@@ -28,12 +28,12 @@ def parse(made, query_first):
     assert context[0] == v.SELECTIVE_COPYING
     border = context.index(v.CONTEXT)
     if query_first:
-        asked, text = context[1:border], context[border + 1 :]
+        query_tokens, text = context[1:border], context[border + 1 :]
     else:
         assert border == 1
         border = context.index(v.SPAN_START)
-        text, asked = context[2:border], context[border:]
-    before, *queries = split(asked, v.SPAN_START)
+        text, query_tokens = context[2:border], context[border:]
+    before, *queries = split(query_tokens, v.SPAN_START)
     assert before == []
     pairs = [tuple(split(query, v.SPAN_END)) for query in queries]
     assert all(len(pair) == 2 for pair in pairs)
@@ -78,7 +78,7 @@ def test_every_query_has_exactly_one_answer(seed, alphabet, size, query_first, r
     try:
         made = objective.build(document, rng)
     except UnsuitableText:
-        # Ten tokens apart or more, random tokens of this many kinds do have unique runs of four.
+        # Random text over such large alphabets has unique runs of four tokens.
         assert alphabet < 40 or repeats
         return
     check(objective, made, document.tolist())
@@ -113,7 +113,7 @@ def test_worked_example_of_table_1():
     assert len({tuple(context) for context in contexts}) == 4
 
 
-def test_lengths_are_uniform_where_any_delimiter_is_unique(distinct_text):
+def test_lengths_are_uniform_if_all_delimiters_are_unique(distinct_text):
     objective = make_objective("selective_copying", spans=4)
     rng = np.random.default_rng(0)
     lengths = {"start": Counter(), "end": Counter(), "span": Counter()}
@@ -128,7 +128,7 @@ def test_lengths_are_uniform_where_any_delimiter_is_unique(distinct_text):
         assert set(lengths[name]) == set(allowed)
         expected = 1200 / len(allowed)
         assert all(abs(count - expected) < 5 * np.sqrt(expected) for count in lengths[name].values())
-    # One order in 24 is that of the text: 12.5 of 300, give or take 3.5.
+    # One order in 24 is the order of the text: 12.5 of 300, with a standard deviation of 3.5.
     assert 1 <= in_order <= 30
 
 
@@ -140,8 +140,8 @@ def test_the_number_of_spans_is_drawn_from_its_range(distinct_text):
     assert min(counts.values()) > 25
 
 
-def test_delimiters_are_lengthened_only_as_far_as_needed():
-    """Pairs of tokens are unique here and single tokens are not, so no delimiter can be one token long."""
+def test_delimiters_are_extended_only_as_needed():
+    """Pairs of tokens are unique here but single tokens are not, so a delimiter needs at least two."""
     rng = np.random.default_rng(0)
     order = [(i, j) for i in range(30) for j in range(30) if i < j]
     document = np.array([256 + token for pair in rng.permutation(order) for token in pair])

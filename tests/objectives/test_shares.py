@@ -11,7 +11,7 @@ positive = st.floats(1e-6, 1.0)
 lengths = st.floats(1.0, 1e6)
 
 
-def test_half_of_the_tokens_with_a_tenth_of_the_length():
+def test_token_shares_account_for_the_lengths():
     # Ten examples of 20 tokens have as many tokens as one of 200.
     sampling = sampling_probabilities(np.array([0.5, 0.5]), np.array([20.0, 200.0]))
     np.testing.assert_allclose(sampling, [10 / 11, 1 / 11], rtol=1e-15)
@@ -34,7 +34,7 @@ def test_an_arm_without_a_share_is_not_drawn():
         )
     )
 )
-def test_there_and_back(drawn):
+def test_the_two_conversions_are_inverse(drawn):
     weights, tokens = drawn
     mixture = weights / weights.sum()
     there = sampling_probabilities(mixture, tokens)
@@ -43,5 +43,5 @@ def test_there_and_back(drawn):
     np.testing.assert_allclose(
         sampling_probabilities(shares_of_tokens(mixture, tokens), tokens), mixture, rtol=1e-9
     )
-    # Lengths count by their ratios.
+    # Only the ratios of lengths matter.
     np.testing.assert_allclose(sampling_probabilities(mixture, 7 * tokens), there, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Span corruption keeps T5's semantics: its counts, and the distribution of its spans."""
+"""Span corruption has the counts and the distribution of spans of T5."""
 
 import itertools
 from collections import Counter
@@ -18,10 +18,10 @@ from birdie_jax.objectives import make_objective
         (512, 0.15, 3, 77, 26),
         (512, 0.5, 64, 256, 4),
         (100, 0.05, 32, 5, 1),
-        (100, 0.9, 1, 90, 10),  # at most as many spans as kept tokens between them
+        (100, 0.9, 1, 90, 10),  # no more than one span per kept token
         (2, 0.01, 3, 1, 1),
         (2, 0.99, 3, 1, 1),
-        (10, 0.25, 1, 2, 2),  # half to even, as T5's round
+        (10, 0.25, 1, 2, 2),  # rounds half to even, as T5 does
     ],
 )
 def test_counts(count, rate, mean_span, noise, spans):
@@ -36,8 +36,8 @@ def lengths_between_specials(tokens):
     return tuple((np.diff(places) - 1).tolist())
 
 
-def test_segmentation_is_uniform_over_all_compositions():
-    """Chi-square over the 21 ways to cut 8 tokens in 3 spans, for noise and kept tokens alike."""
+def test_span_lengths_are_uniform_over_all_compositions():
+    """Chi-square test over the 21 ways to cut 8 tokens into 3 spans, for noise and for kept tokens."""
     objective = make_objective("span_corruption", rate=0.5, mean_span=8 / 3)
     ways = {parts for parts in itertools.product(range(1, 7), repeat=3) if sum(parts) == 8}
     assert len(ways) == 21
@@ -52,12 +52,12 @@ def test_segmentation_is_uniform_over_all_compositions():
     for counts in (noise, kept):
         assert set(counts) == ways
         expected = draws / len(ways)
-        # 20 degrees of freedom: 45.3 is passed once in a thousand draws.
+        # 20 degrees of freedom: the probability to exceed 45.3 is 0.001.
         assert sum((counts[way] - expected) ** 2 / expected for way in ways) < 45.3
 
 
 def test_long_texts_have_the_exact_distribution_of_span_lengths():
-    """A span of a uniform composition of N into k is l long with C(N-l-1, k-2) / C(N-1, k-1)."""
+    """In a uniform composition of N into k, a span has length l with C(N-l-1, k-2) / C(N-1, k-1)."""
     objective = make_objective("span_corruption", rate=0.15, mean_span=3)
     rng = np.random.default_rng(11)
     counts = Counter()
@@ -75,7 +75,7 @@ def test_long_texts_have_the_exact_distribution_of_span_lengths():
 
 
 def test_worked_example_of_table_1():
-    """Bird [mask] the early [mask] -> songs fill, air: one of the cuts of 7 tokens at this rate."""
+    """Bird [mask] the early [mask] -> songs fill, air is a possible cut of 7 tokens at this rate."""
     text = np.arange(300, 307)
     objective = make_objective("span_corruption", rate=3 / 7 + 0.1, mean_span=2, marker=None)
     first, second = v.FIRST_SENTINEL, v.FIRST_SENTINEL + 1
@@ -85,7 +85,7 @@ def test_worked_example_of_table_1():
     assert expected in [(one.context.tolist(), one.target.tolist()) for one in made]
 
 
-def test_sentinels_always_suffice_within_the_limit():
+def test_texts_within_the_limit_have_enough_sentinels():
     objective = make_objective("span_corruption", rate=0.5, mean_span=3)
     limit = objective.text_limit(100_000)
     made = objective.build(np.arange(256, 256 + limit), np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Adafactor against its equations, and how small its state is."""
+"""Adafactor against its equations, and the size of its state."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ POLICIES = {"kernel": ParameterPolicy((None, None), weight_decay=True)}
 
 
 def test_second_moments_are_kept_by_rows_and_columns():
-    """Algorithm 4 of the paper, in float64: for a stack of layers, each layer by itself."""
+    """Algorithm 4 of the paper in float64, applied to each layer of a stack separately."""
     random = np.random.default_rng(0)
     shape = (2, 128, 160)
     params = {"kernel": jnp.zeros(shape)}

@@ -1,4 +1,4 @@
-"""Low-rank adaptation: the steps of explicit factors, on merged parameters."""
+"""Low-rank adaptation on merged parameters takes the same steps as explicit factors."""
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def adam(policies):
     return optax.adamw(0.05, weight_decay=0.1)
 
 
-def test_it_takes_the_steps_of_explicit_factors():
+def test_lora_takes_the_steps_of_explicit_factors():
     params, state = trained(adapt(SETTINGS, POLICIES, adam))
 
     first, optimizer = first_params(), adam(None)
@@ -85,7 +85,7 @@ def test_it_takes_the_steps_of_explicit_factors():
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
 
 
-def test_only_the_chosen_maps_move_and_by_their_rank():
+def test_only_the_chosen_maps_change_by_a_low_rank_update():
     params, state = trained(adapt(SETTINGS, POLICIES, adam))
     first = first_params()
     for one in ("mlp", "norm"):

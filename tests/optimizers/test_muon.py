@@ -26,7 +26,7 @@ TABLE = ParameterPolicy(("vocab", "features"), weight_decay=True)
 
 
 def orthogonalized(matrix):
-    """Apply the five iterations to the singular values, as they act on a matrix."""
+    """Apply the five iterations to the singular values of a matrix."""
     u, values, v = np.linalg.svd(np.asarray(matrix, np.float64), full_matrices=False)
     values /= np.linalg.norm(values)
     for _ in range(5):
@@ -35,7 +35,7 @@ def orthogonalized(matrix):
 
 
 def steps_of(policies, gradients):
-    """Return what each step adds to parameters of zeros."""
+    """Return the changes of each step to parameters of zeros."""
     optimizer = make_optimizer(SETTINGS, 10, policies)
     params = jax.tree.map(jnp.zeros_like, gradients[0])
     state = optimizer.init(params)
@@ -46,7 +46,7 @@ def steps_of(policies, gradients):
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 12), (2, 12, 8), (8, 8)])
-def test_matrices_follow_nesterov_momentum_that_is_orthogonalized(shape):
+def test_matrices_follow_orthogonalized_nesterov_momentum(shape):
     random = np.random.default_rng(0)
     gradients = [random.normal(size=shape).astype(np.float32) for _ in range(3)]
     found = steps_of({"kernel": MATRIX}, [{"kernel": gradient} for gradient in gradients])
@@ -59,7 +59,7 @@ def test_matrices_follow_nesterov_momentum_that_is_orthogonalized(shape):
         np.testing.assert_allclose(changes["kernel"], -0.1 * size * expected, rtol=5e-3, atol=1e-4)
 
 
-def test_the_rest_moves_as_adamw_moves_it():
+def test_other_parameters_follow_adamw():
     random = np.random.default_rng(1)
     gradients = [{"table": random.normal(size=(6, 4)).astype(np.float32)} for _ in range(3)]
     beside = [gradient | {"kernel": np.ones((4, 4), np.float32)} for gradient in gradients]
@@ -87,8 +87,8 @@ def test_hidden_matrices_are_the_kernels_of_maps_inside_the_model(name):
 
 
 @pytest.mark.parametrize("count", [4, 3, 1])
-def test_devices_orthogonalize_whole_matrices_of_their_own(count, two_devices):
-    """The same as one device, with two exchanges of their parts and no sum over devices."""
+def test_each_device_orthogonalizes_whole_matrices(count, two_devices):
+    """The result matches one device, with two exchanges of shards and no sum over devices."""
     mesh = mesh_of(MeshConfig(data=1, fsdp=2))
     policies = {"kernel": MATRIX}
     optimizer = make_optimizer(SETTINGS, 10, policies)

@@ -36,17 +36,17 @@ KEPT = ParameterPolicy((None,), weight_decay=False)
         (640, 10, 9, PEAK),
     ],
 )
-def test_learning_rate(schedule, warmup, num_steps, step, expected):
+def test_learning_rate_schedule(schedule, warmup, num_steps, step, expected):
     rates = {"learning_rate": PEAK, "final_learning_rate": FINAL, "warmup_steps": warmup}
     rate = learning_rate_schedule(OptimizerConfig(schedule=schedule, **rates), num_steps)
-    # At a quarter of the fall the two differ.
+    # The two schedules differ at a quarter of the decay.
     quarter = {"linear": PEAK + (FINAL - PEAK) / 4, "cosine": FINAL + (PEAK - FINAL) * (2 + 2**0.5) / 4}
     assert rate(step) == pytest.approx(quarter[schedule] if expected is None else expected, rel=1e-5)
     falling = rate(jnp.arange(warmup + 1, num_steps))
     assert (jnp.diff(falling) < 0).all()
 
 
-# Masked LM's published betas and epsilon go with no clipping.
+# The second set has the published betas and epsilon of masked LM, without clipping.
 @pytest.mark.parametrize(
     "fields", [{"clip_norm": 1.0}, {"clip_norm": 0.0, "beta2": 0.98, "epsilon": 1e-6, "schedule": "linear"}]
 )
@@ -88,8 +88,8 @@ def test_steps_follow_the_equations_of_adamw(fields):
         np.testing.assert_allclose(result[name], value, rtol=1e-4, err_msg=name)
 
 
-def test_the_state_is_the_same_with_clipping_and_without():
-    """Then its checkpoints are the same too."""
+def test_clipping_does_not_change_the_state():
+    """Checkpoints are then the same too."""
     params = {"kernel": jnp.ones((2, 3)), "scale": jnp.ones(3)}
     policies = {"kernel": DECAYED, "scale": KEPT}
     states = [
@@ -100,7 +100,7 @@ def test_the_state_is_the_same_with_clipping_and_without():
 
 
 def changes(config, policies, gradient):
-    """Return what one step adds to parameters of ones."""
+    """Return the change of one step to parameters of ones."""
     params = jax.tree.map(lambda _: jnp.ones((2, 3)), policies)
     optimizer = make_optimizer(config, 10, policies)
     gradients = jax.tree.map(lambda leaf: gradient * jnp.ones_like(leaf), params)
@@ -108,7 +108,7 @@ def changes(config, policies, gradient):
 
 
 def test_an_rg_lru_has_no_weight_decay():
-    """Including its gates' matrices, which decay elsewhere."""
+    """This includes the matrices of its gates, which have weight decay in other layers."""
     config = ModelConfig(name="hawk", layers=2, features=16, state=16)
     policies = parameter_policies(build_model(config, 384))
     config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
@@ -117,8 +117,8 @@ def test_an_rg_lru_has_no_weight_decay():
     assert (moved["input"]["kernel"] < 0).all()
 
 
-def test_state_spaces_learn_slowly_and_do_not_decay():
-    """A, dt and D of BiGS, whose published code declares it and does not apply it."""
+def test_state_space_parameters_learn_slowly_without_decay():
+    """A, dt and D of BiGS. The published code declares these settings but does not apply them."""
     model = ModelConfig(name="bigs", layers=2, features=16, mlp_features=16)
     policies = parameter_policies(build_model(model, 384))
     config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
@@ -150,14 +150,14 @@ def test_a_learning_rate_factor_scales_the_step_and_its_weight_decay():
         "frozen": replace(DECAYED, learning_rate_factor=0.0),
     }
     moved = changes(config, policies, gradient=1.0)
-    # Adam's first step has size 1 whatever the gradient.
+    # Adam's first step has size 1 for any gradient.
     for name, expected in {"whole": -0.15, "half": -0.075, "half, not decayed": -0.05}.items():
         np.testing.assert_allclose(moved[name], expected, rtol=1e-5, err_msg=name)
     np.testing.assert_array_equal(moved["frozen"], 0.0)
 
 
-def test_factors_of_one_add_no_operation():
-    """The program is that of optax alone, with the same decay."""
+def test_learning_rate_factors_of_one_add_no_operation():
+    """The program equals the program of optax alone with the same weight decay."""
     config = OptimizerConfig()
     params = {"kernel": jnp.ones((2, 3)), "scale": jnp.ones(3)}
     plain = optax.chain(
