@@ -20,7 +20,7 @@ def reward(old_loss: ArrayLike, new_loss: ArrayLike) -> jax.Array:
         n = e * sqrt(L0 * L1) * ((L1 - L0) / (L0 + 1e-8))^3
         reward = clip(-100 * e * tanh(n), -1, 1)
 
-    The reward of a falling loss is at most 1, and that of a rising loss at least -1. Because of the cube,
+    A falling loss earns up to 1, and a rising loss costs up to 1. Because of the cube,
     small changes earn almost nothing: at a loss of 2, a fall of 1 % earns 0.0015, 5 % earns 0.18, and 9 %
     or more earns 1.
 

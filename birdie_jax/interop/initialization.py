@@ -71,7 +71,7 @@ class InitialParameters(NamedTuple):
 
 
 def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
-    """Return the source of a run, the same in every process. A run with a checkpoint has no source.
+    """Return the source of a run, the same in every process. A run with a checkpoint reads no source.
 
     Args:
         source: `config.init.from`, or an empty string for new parameters.

@@ -220,7 +220,7 @@ def _tokenizer_config(model: ExportedModel) -> dict[str, Any]:
         "sep_token": special_token_name(SEPARATOR),
         "mask_token": special_token_name(MASK),
         "padding_side": "right" if encoder else "left",
-        # No text encodes to a special token, except that encoders fill in [MASK].
+        # No text encodes to a special token, except [MASK] in texts for encoders.
         "split_special_tokens": not encoder,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
@@ -228,7 +228,7 @@ def _tokenizer_config(model: ExportedModel) -> dict[str, Any]:
 
 
 def _generation_config(model: ExportedModel, form: PromptForm) -> dict[str, Any]:
-    """Return the settings that make their `generate` stop and suppress tokens like ours."""
+    """Return settings for `generate` of `transformers`, with our end tokens and suppressed tokens."""
     config, num_pieces = model.config.model, model.tokenizer.num_pieces
     ends = [token for token in (END, DONE, config.end_token) if token]
     never = {PADDING, START, *range(NUM_SPECIAL_TOKENS + num_pieces, model.tokenizer.vocab_size)}

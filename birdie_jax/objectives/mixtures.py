@@ -209,8 +209,8 @@ def _ul2(length: int) -> list[_Class]:
 def _tiny(length: int) -> list[_Class]:
     """Return one arm for each objective of the paper, for short rows (256) and small models.
 
-    Lengths are shares of the row. Causal LM has 30 %, so that a small model learns to write. The other
-    seven share the rest evenly.
+    Lengths are shares of the row. Causal LM has 30 %, so a small model learns to write. The other seven
+    share the rest evenly.
     """
 
     def within(low: int, high: int) -> dict:

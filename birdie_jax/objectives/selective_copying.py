@@ -71,7 +71,7 @@ _Piece = tuple[int, int, int, int]
 @register_objective
 @dataclass(frozen=True, kw_only=True)
 class SelectiveCopying(Objective):
-    """The context holds a text and the delimiters of some of its spans; the target is the spans.
+    """The context has a text and the delimiters of some of its spans; the target is the spans.
 
     Context, query first: marker, then for each span [START] start delimiter [END] end delimiter, then
     [CONTEXT] and the text. Query last: marker, [CONTEXT], the text, then the same queries. Target: the

@@ -35,7 +35,7 @@ def test_deshuffling_moves_only_whole_pieces(distinct_text):
     for seed in range(10):
         made = shuffled.build(distinct_text, np.random.default_rng(seed))
         other = ordered.build(distinct_text, np.random.default_rng(seed))
-        # Noise separates neighbouring pieces of the text, so two pieces join only if the shuffle kept both.
+        # Noise separates the kept spans of the text, so the ids of two spans are never consecutive.
         expected = pieces(other.context, 1000)
         assert sorted(made.context.tolist()) == sorted(other.context.tolist())
         places = {piece[0]: made.context.tolist().index(piece[0]) for piece in expected}
@@ -47,7 +47,7 @@ def test_deshuffling_moves_only_whole_pieces(distinct_text):
     assert len(orders) == 10
 
 
-def test_worked_example_of_table_1():
+def test_an_example_matches_table_1():
     """The early [mask] Bird [mask] is a shuffle of Bird [mask] the early [mask]."""
     objective = make_objective("full_span_corruption_deshuffling", rate=0.5, mean_span=2, marker=None)
     first, second = v.FIRST_SENTINEL, v.FIRST_SENTINEL + 1

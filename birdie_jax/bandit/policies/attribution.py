@@ -9,8 +9,8 @@ size of its recent falls, as
 with x the mean of past shares (half-life 4 decisions) minus the mixture's own shares, and t the fraction of
 the run so far, which determines the learning rate. The prior of b and g is Gaussian (a ridge regression),
 and the weights of past decisions decay over `memory`. The gains are one draw from the posterior (Thompson
-sampling), summed over classes in nats. The shares move within a trust region. As in policy `pairs`, pairs
-of opposite changes are tried, each change for 4 decisions.
+sampling), summed over classes in nats. The shares move within a trust region. Like policy `pairs`, this
+policy tries pairs of opposite changes, each change for 4 decisions.
 """
 
 from functools import partial

@@ -31,7 +31,7 @@ def even_log_weights(config: BanditConfig, num_arms: int, key: KeyData) -> ArmVe
 
 
 def update_log_weights(state: BanditState) -> ArmVector:
-    """Return log(w / q) after the rewards of the last action, normalised so that w sums to 1."""
+    """Return log(w / q) after the rewards of the last action, for weights w that sum to 1."""
     row, settings = current_row(state), state.config.exp3s
     before = jnp.maximum(row - 1, 0)
     # For an arm without weight the ratio is 0 / 0, and has no effect.
@@ -45,7 +45,7 @@ def update_log_weights(state: BanditState) -> ArmVector:
 
 
 def exp3s_mixture(state: BanditState) -> ArmVector:
-    """Return p."""
+    """Return p, the next mixture."""
     exploration = state.config.exp3s.exploration
     weights = state.initial * jnp.exp(_normalise(state.policy_state, state.initial))
     return (1.0 - exploration) * weights / weights.sum() + exploration * state.initial

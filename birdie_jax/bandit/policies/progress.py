@@ -22,7 +22,7 @@ _KEPT, _HALF_LIFE = 0.2, 4.0
 
 
 def progress_mixture(state: BanditState) -> ArmVector:
-    """Return the mixture of the module's formula."""
+    """Return the next mixture: one fifth own shares, and the rest by progress."""
     own = own_shares(state)
     falls = trailing_means(state, class_falls(state), _HALF_LIFE)[jnp.maximum(current_row(state) - 1, 0)]
     unlearned = 1.0 - class_means(state, cast(Array, state.accuracies))

@@ -51,7 +51,7 @@ class Policy:
         init_state: (config, number of arms, key data) -> the policy's own arrays, any pytree.
         update: the state with a new row in its history -> the policy's own arrays after that row.
         propose: the state after `update` -> the next mixture. Random numbers must come from
-            `decision_key(state, PROPOSING)`, so that a decision can be repeated.
+            `decision_key(state, PROPOSING)`, which makes a decision repeatable.
         predict: the state after `propose` -> the sum over arms of the class-scaled rewards that the policy
             predicts for the mixture. None for a policy without predictions.
         reads_losses: whether `propose` reads the observations. If not, its first mixture is known before
