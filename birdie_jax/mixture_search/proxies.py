@@ -20,7 +20,7 @@ from birdie_jax.storage import exists
 from birdie_jax.storage.metric_lines import parse_line, read_metric_lines
 from birdie_jax.storage.workdir import Workdir
 
-# (arguments of `train`, file for its output) -> exit status
+# Maps the arguments of `train` and the file for its output to an exit status.
 Runner = Callable[[Sequence[str], Path], int]
 
 

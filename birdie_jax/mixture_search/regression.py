@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float64
 
-# As shares of the smallest measured loss.
+# Candidates for the floor, as shares of the smallest measured loss.
 _FLOORS = np.array([0.0, 0.3, 0.6, 0.8, 0.9, 0.95])
-# On the mean square of a share's effect, for points with a mean weight of 1. With the largest penalty, the
-# fit is nearly the mean.
+# Candidates for the penalty on squared slopes, for points with a mean weight of 1. With the largest one,
+# the fit is nearly the mean.
 _PENALTIES = 10.0 ** np.arange(-6.0, 1.5)
 _LEAST_LOSS = 1e-6
 

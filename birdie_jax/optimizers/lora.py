@@ -43,7 +43,7 @@ def optimizer_of_run(config: Config, policies: PyTree[ParameterPolicy]) -> optax
     """Return the optimizer of a run, for all parameters or for low-rank factors (`config.finetune.lora`).
 
     Raises:
-        ConfigError: the optimizer is unknown, or there is no map to adapt.
+        ConfigError: the optimizer is unknown, or a name in `lora.maps` matches no hidden matrix.
     """
 
     def make(of: PyTree[ParameterPolicy]) -> optax.GradientTransformation:
@@ -58,7 +58,9 @@ def adapt(
     policies: PyTree[ParameterPolicy],
     make: Callable[[PyTree[ParameterPolicy]], optax.GradientTransformation],
 ) -> optax.GradientTransformation:
-    """Return an optimizer that adapts maps with low-rank factors, and fully trains only the head.
+    """Return an optimizer that adapts maps with low-rank factors, and trains all parameters of a head.
+
+    Other parameters do not change.
 
     Args:
         settings: rank, scale and the names of the maps.

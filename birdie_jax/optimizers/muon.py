@@ -21,7 +21,7 @@ from birdie_jax.optimizers.adamw import adamw
 from birdie_jax.optimizers.registry import register_optimizer
 
 _SIZE = 0.2
-# Mesh axes. The axes that shard parameters come first, so rows of a matrix match the parameter's shards.
+# Mesh axes. Axes that shard parameters come first, so the rows of a matrix match the parameter's shards.
 _AXES = ("fsdp", "tensor", "data")
 
 

@@ -12,7 +12,7 @@ from birdie_jax.optimizers.schedule import learning_rate_schedule
 from birdie_jax.registry import Registry
 
 Direction = Callable[[OptimizerConfig, PyTree[ParameterPolicy]], optax.GradientTransformation]
-"""(settings, policy of every parameter) -> a transformation of gradients to directions to subtract."""
+"""Maps settings and the policies of parameters to a transformation of gradients to descent directions."""
 
 OPTIMIZERS: Registry[Direction] = Registry("optimizer.name")
 
@@ -29,7 +29,7 @@ def make_optimizer(
 
     Args:
         config: the section of the configuration.
-        num_steps: the train steps of the run.
+        num_steps: the number of train steps of the run.
         policies: the policy of every parameter (`birdie_jax.models.parameters`).
 
     Raises:

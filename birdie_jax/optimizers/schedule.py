@@ -14,7 +14,7 @@ DECAY_SHAPES: dict[str, Callable[[jax.Array], jax.Array]] = {
     # Hägele et al. 2024 (arXiv 2405.18392), section 4.
     "one_minus_sqrt": jnp.sqrt,
 }
-"""The shapes of the decay: the finished share of the decay -> the share of the total fall."""
+"""Shapes of the decay by name. Each maps the finished share of the decay to the share of the total fall."""
 
 
 def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:

@@ -56,7 +56,7 @@ class Padding:
     Attributes:
         inputs: the arrays of the call.
         states: the padded number of states of a channel.
-        dtype: the result dtype of the sequences.
+        dtype: the common dtype of u, dt and z (`jnp.result_type`).
     """
 
     def __init__(

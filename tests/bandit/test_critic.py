@@ -127,7 +127,7 @@ def test_the_critic_learns_rewards_scaled_by_class(small, after):
     np.testing.assert_allclose(predicted, [[1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]] * 6, atol=0.08)
 
 
-def test_error_covers_only_the_used_steps(small, after):
+def test_the_error_covers_only_the_used_steps(small, after):
     state = after(small(), 0)
     steps = jax.random.normal(jax.random.key(0), (9, 12))
     predictions = compiled_prediction(state.config)(state.policy_state.parameters, steps, jnp.int32(2))
@@ -166,6 +166,6 @@ def test_sinusoids_support_odd_widths():
     assert len(np.unique(np.asarray(positions).round(4), axis=0)) == 50
 
 
-def test_unknown_critic_is_refused(small):
+def test_an_unknown_critic_is_refused(small):
     with pytest.raises(ValueError, match=r"found 'oracle'; allowed: gated_ssm, transformer"):
         make_critic(small(critic="oracle"), 3)

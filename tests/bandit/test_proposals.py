@@ -18,7 +18,7 @@ def probabilities(config, num_decisions):
     )
 
 
-def test_exploration_schedule():
+def test_the_exploration_schedule_follows_its_formula():
     found = probabilities(BanditConfig(), 100)
     expected = [
         1.0 if k < 5 else 0.25 + 0.125 * (1 + math.cos(math.pi * min((k - 5) / 45, 1))) for k in range(100)
@@ -27,7 +27,7 @@ def test_exploration_schedule():
     assert found[5] == 0.5 and found[50] == 0.25
 
 
-def test_exploration_schedule_without_a_decay_is_a_step():
+def test_the_exploration_schedule_without_a_decay_is_a_step():
     found = probabilities(BanditConfig(explore_first=0.5, explore_decay=0.0, explore_to=0.1), 10)
     np.testing.assert_allclose(found[[0, 4, 6, 9]], [1, 1, 0.1, 0.1], rtol=1e-6)
 

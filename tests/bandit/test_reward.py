@@ -12,7 +12,7 @@ def independent_reward(old, new):
     return np.minimum(1.0, np.maximum(-1.0, -100.0 * np.exp(1.0) * np.tanh(n)))
 
 
-def test_agrees_with_the_formula_in_float64():
+def test_rewards_match_the_formula_in_float64():
     generator = np.random.default_rng(0)
     old = generator.uniform(0.01, 12, (40, 5))
     new = old * generator.uniform(0.85, 1.15, (40, 5))
@@ -42,7 +42,7 @@ def test_agrees_with_the_formula_in_float64():
         (-1.0, 1.0, 0.0),
     ],
 )
-def test_values_and_limits(old, new, expected):
+def test_reward_returns_known_values(old, new, expected):
     np.testing.assert_allclose(reward(old, new), expected, atol=2e-5)
 
 

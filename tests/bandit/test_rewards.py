@@ -78,7 +78,7 @@ def some_losses(seed=0, rows=ROWS):
 
 
 @pytest.mark.parametrize("name", REWARDS)
-def test_agrees_with_the_formula_in_float64(name):
+def test_rewards_match_the_formula_in_float64(name):
     losses = some_losses()
     for row in (2, 3, 6, ROWS - 1):
         spoilt = np.where(np.arange(ROWS)[:, None] > row, np.nan, losses)

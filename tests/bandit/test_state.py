@@ -17,7 +17,7 @@ def losses_from(*first_four):
     return np.array([*first_four, 1.0, 1.0], np.float32)
 
 
-def test_first_state(small):
+def test_init_bandit_returns_the_first_state(small):
     state = start(small())
     assert isinstance(state, BanditState)
     np.testing.assert_allclose(state.mixture, np.array([1, 1, 2, 4, 4, 4]) / 16)

@@ -154,6 +154,6 @@ def test_along_class_keeps_the_proportions_of_the_others():
 @pytest.mark.parametrize(
     ("other", "expected"), [([1, 2, 3, 4], 1.0), ([4, 3, 2, 1], -1.0), ([1, 3, 2, 4], 0.8)]
 )
-def test_rank_correlation(other, expected):
+def test_rank_correlation_returns_known_values(other, expected):
     found = rank_correlation(np.array([0.1, 5.0, 5.1, 90.0]), np.array(other, float))
     assert found == pytest.approx(expected)

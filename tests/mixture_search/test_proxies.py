@@ -206,7 +206,7 @@ def test_the_design_contains_the_classes_with_weights():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"bandit.policy": "birdie"}, "config.bandit.policy: found 'birdie'; allowed: fixed"),
         (
@@ -223,10 +223,10 @@ def test_the_design_contains_the_classes_with_weights():
         ),
     ],
 )
-def test_unsearchable_configs_are_refused(fields, said):
+def test_unsearchable_configs_are_refused(fields, message):
     with pytest.raises(ConfigError) as error:
         make_design(micro(**fields), 2, 0)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "copying", "copying=x", "copying=0", "copying=1; 0.5: copying=2"])
@@ -245,7 +245,7 @@ def test_an_objective_with_an_unknown_class_is_refused():
 @pytest.mark.parametrize(
     ("text", "expected"), [(None, range(8)), ("3", range(3, 4)), ("0:8", range(8)), ("6:7", range(6, 7))]
 )
-def test_choose_numbers(text, expected):
+def test_choose_numbers_reads_a_number_or_a_range(text, expected):
     assert choose_numbers(text, 8) == expected
 
 

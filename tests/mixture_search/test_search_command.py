@@ -67,7 +67,7 @@ def test_a_search_writes_results_page_and_configuration(folder):
     assert found.bandit.stages == results["found_stages"]
 
 
-def test_a_finished_search_trains_nothing_more(folder, arguments):
+def test_a_finished_search_trains_nothing(folder, arguments):
     first = (folder / "mixture.json").read_text()
     command = ("train", f"--config={folder}/found.py", f"--workdir={folder}/never", "--check")
     again, only, copying, check = run_commands(
@@ -103,7 +103,7 @@ def test_wrong_input_is_refused_in_one_line(folder, arguments):
         (("--workdir=",), "found ''; allowed: the name of a file or folder"),
     ]
     results = run_commands([("search_mixture", *arguments, *more) for more, _ in cases])
-    for (more, said), (status, output, errors) in zip(cases, results, strict=True):
+    for (more, message), (status, output, errors) in zip(cases, results, strict=True):
         assert (status, output) == (2, ""), (more, output, errors)
         (line,) = errors.splitlines()
-        assert line.startswith("birdie_jax.search_mixture: ") and said in line, line
+        assert line.startswith("birdie_jax.search_mixture: ") and message in line, line

@@ -146,7 +146,7 @@ def recovered(objective, made, ends_document, text):
 @example(document=np.full(400, 256, np.int32), seed=0, length=512, ends_document=True)
 @example(document=np.arange(300, 700, dtype=np.int32), seed=0, length=512, ends_document=True)
 @example(document=np.arange(300, 700, dtype=np.int32), seed=1, length=None, ends_document=False)
-def test_example_follows_its_format_and_fits(objective, document, seed, length, ends_document):
+def test_an_example_follows_its_format_and_fits(objective, document, seed, length, ends_document):
     before = document.copy()
     limit = objective.text_limit(10**6 if length is None else length)
     possible = min(len(document), limit) >= objective.minimum_tokens
@@ -208,7 +208,7 @@ def test_text_limit_is_the_maximum(objective, length):
 
 
 @pytest.mark.parametrize("name", ["deshuffling", "copying", "selective_copying"])
-def test_length_is_drawn_from_the_whole_range(name):
+def test_lengths_are_drawn_from_the_whole_range(name):
     objective = make_objective(name, min_length=120, max_length=130)
     rng = np.random.default_rng(0)
     assert {objective.draw_length(500, rng, 2048) for _ in range(300)} == set(range(120, 131))

@@ -123,7 +123,7 @@ def test_no_row_exceeds_the_maximum_of_loss_positions(counts, rate, spacing, sla
 @pytest.mark.parametrize(
     ("length", "spacing", "most"), [(128, 3, 19), (512, 3, 76), (4096, 3, 614), (128, 0, 21)]
 )
-def test_maximum_number_of_loss_positions(length, spacing, most):
+def test_max_loss_positions_returns_known_numbers(length, spacing, most):
     mixture = make_mixture("masked_lm", length)
     assert mixture.max_loss_positions(length, spacing) == most
     assert most <= length / 4

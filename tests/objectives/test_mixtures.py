@@ -65,7 +65,7 @@ def test_every_arm_fits_its_row(name, length):
         ("quickstart", 5, 6),
     ],
 )
-def test_number_of_classes_and_arms_in_other_mixtures(name, groups, arms):
+def test_other_mixtures_have_their_classes_and_arms(name, groups, arms):
     mixture = make_mixture(name, 2048)
     assert (len(set(mixture.groups)), len(mixture.arms)) == (groups, arms)
 
@@ -95,7 +95,7 @@ def test_tiny_has_all_classes_at_256():
     assert dict(zip(mixture.names, mixture.weights, strict=True))["causal_lm"] == pytest.approx(0.3)
 
 
-def test_mixture_from_arms():
+def test_mixture_from_arms_makes_arms_and_weights():
     mixture = mixture_from_arms(
         {
             "short_copies": {"objective": "copying", "group": "copies", "weight": 3, "max_length": 64},

@@ -93,7 +93,7 @@ def test_natural_text_is_suitable(natural_text, spans, query_first):
         check(objective, made, natural_text[seed:].tolist())
 
 
-def test_worked_example_of_table_1():
+def test_an_example_matches_table_1():
     """[start] C D [end] H [context] A B C D E F G H I -> E F G [done]."""
     objective = make_objective(
         "selective_copying",

@@ -24,7 +24,7 @@ from birdie_jax.objectives import make_objective
         (10, 0.25, 1, 2, 2),  # rounds half to even, as T5 does
     ],
 )
-def test_counts(count, rate, mean_span, noise, spans):
+def test_span_corruption_has_the_counts_of_t5(count, rate, mean_span, noise, spans):
     objective = make_objective("span_corruption", rate=rate, mean_span=mean_span)
     made = objective.build(np.arange(256, 256 + count), np.random.default_rng(count))
     assert len(made.target) == noise + spans + 1
@@ -74,7 +74,7 @@ def test_long_texts_have_the_exact_distribution_of_span_lengths():
         probability = survives
 
 
-def test_worked_example_of_table_1():
+def test_an_example_matches_table_1():
     """Bird [mask] the early [mask] -> songs fill, air is a possible cut of 7 tokens at this rate."""
     text = np.arange(300, 307)
     objective = make_objective("span_corruption", rate=3 / 7 + 0.1, mean_span=2, marker=None)

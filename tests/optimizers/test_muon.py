@@ -62,8 +62,8 @@ def test_matrices_follow_orthogonalized_nesterov_momentum(shape):
 def test_other_parameters_follow_adamw():
     random = np.random.default_rng(1)
     gradients = [{"table": random.normal(size=(6, 4)).astype(np.float32)} for _ in range(3)]
-    beside = [gradient | {"kernel": np.ones((4, 4), np.float32)} for gradient in gradients]
-    both = [changes["table"] for changes in steps_of({"table": TABLE, "kernel": MATRIX}, beside)]
+    with_kernel = [gradient | {"kernel": np.ones((4, 4), np.float32)} for gradient in gradients]
+    both = [changes["table"] for changes in steps_of({"table": TABLE, "kernel": MATRIX}, with_kernel)]
     adamw = make_optimizer(dataclasses.replace(SETTINGS, name="adamw"), 10, {"table": TABLE})
     params = {"table": jnp.zeros((6, 4))}
     state = adamw.init(params)

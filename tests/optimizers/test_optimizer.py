@@ -36,7 +36,7 @@ KEPT = ParameterPolicy((None,), weight_decay=False)
         (640, 10, 9, PEAK),
     ],
 )
-def test_learning_rate_schedule(schedule, warmup, num_steps, step, expected):
+def test_learning_rates_follow_the_schedule(schedule, warmup, num_steps, step, expected):
     rates = {"learning_rate": PEAK, "final_learning_rate": FINAL, "warmup_steps": warmup}
     rate = learning_rate_schedule(OptimizerConfig(schedule=schedule, **rates), num_steps)
     # The two schedules differ at a quarter of the decay.

@@ -60,7 +60,7 @@ def test_slots_are_reused():
     check(shape, "forward", chunks=1)
 
 
-# There are two tiles per chunk, so a state also passes from one tile to the next.
+# Each case has two tiles, so a state also passes from one tile to the next.
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_parallel_chunks_match_the_definition(direction):

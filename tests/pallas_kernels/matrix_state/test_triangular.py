@@ -12,12 +12,12 @@ from tests.quick_jit import quick_jit
 SIDE = 64
 
 
-def triangle(alike, decay):
-    """Return beta K K^T below the diagonal, for beta = 0.9 and keys with cosines of about `alike`."""
+def triangle(cosine, decay):
+    """Return beta K K^T below the diagonal, for beta = 0.9 and keys with a cosine of about `cosine`."""
     random = np.random.default_rng(0)
     own, shared = random.normal(size=(SIDE, 128)), random.normal(size=128)
     own /= np.linalg.norm(own, axis=1, keepdims=True)
-    keys = np.sqrt(1 - alike) * own + np.sqrt(alike) * shared / np.linalg.norm(shared)
+    keys = np.sqrt(1 - cosine) * own + np.sqrt(cosine) * shared / np.linalg.norm(shared)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
     distance = np.subtract.outer(np.arange(SIDE), np.arange(SIDE))
     return np.tril(0.9 * keys @ keys.T * decay**distance, -1)
@@ -33,18 +33,18 @@ def doubling(A):
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.9])
-@pytest.mark.parametrize("alike", [0.0, 0.8, 1.0])
-def test_the_inverse_matches_float64(alike, decay):
-    A = triangle(alike, decay)
+@pytest.mark.parametrize("cosine", [0.0, 0.8, 1.0])
+def test_the_inverse_matches_float64(cosine, decay):
+    A = triangle(cosine, decay)
     expected = np.linalg.inv(np.eye(SIDE) + A)
     found = quick_jit(unit_lower_inverse)(jnp.asarray(A, jnp.float32)[None])[0]
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("alike", [0.0, 0.8, 1.0])
-def test_the_masked_inverse_matches_float64(alike):
+@pytest.mark.parametrize("cosine", [0.0, 0.8, 1.0])
+def test_the_masked_inverse_matches_float64(cosine):
     """Check lower and upper triangular matrices."""
-    A = triangle(alike, 1.0)
+    A = triangle(cosine, 1.0)
     expected = np.linalg.inv(np.eye(SIDE) + A)
     invert = quick_jit(masked_inverse)
     np.testing.assert_allclose(invert(jnp.asarray(A, jnp.float32)), expected, atol=1e-6)
