@@ -2,16 +2,16 @@
 
 A block of 128 threads scans 128 channels of one batch row over the whole sequence, one channel per thread.
 Tiles of 16 steps stream through shared memory by asynchronous copies. Within a tile, the kernel loops over
-the N states: a thread holds the steps, the inputs and the sums of the 16 outputs in registers and takes one
-state through the 16 steps. Their exponentials do not depend on each other. So the number of registers does
-not grow with N. B_t and C_t are scalars that all threads read from the same place in shared memory.
+the N states. A thread holds the steps, the inputs and the sums of the 16 outputs in registers, and runs the
+16 steps for one state at a time, so the number of registers does not grow with N. The 16 exponentials are
+independent of each other. All threads read the scalars B_t and C_t from the same place in shared memory.
 
 The gradient reads the states that the forward pass kept, every 128 steps where memory allows. It recomputes
 the states that enter each tile (Chen et al. 2016; for scans Gu and Dao 2023, appendix D) and keeps them in
 shared memory. Then it visits the tiles from the last one read to the first. Within a tile, it holds the
-decays and values of one state at a time in registers. Each channel writes its terms of the cotangents of B
-and C to shared memory; the threads read them back with rows along the threads and sum them. XLA sums the
-blocks' sums. Every sum has a fixed order, so two runs agree bit for bit.
+decays and values of one state at a time in registers. Each thread writes its channel's terms of the
+cotangents of B and C to shared memory. Then the threads sum the terms of all channels, and XLA sums the
+results of the blocks. Every sum has a fixed order, so two runs agree bit for bit.
 
 The kernel computes each exponential once forward and twice backward. An element needs 16, and a
 multiprocessor computes 16 per clock, so the exponentials bound the forward pass, not memory: 128 us at
@@ -117,8 +117,8 @@ def forward(
     """Return (y, last state, state before each block of time).
 
     Args:
-        inputs: the arrays, sequences in float32 or bfloat16. Other sizes than the kernel's are padded, at
-            the cost of a copy of every operand.
+        inputs: the arrays, sequences in float32 or bfloat16. Sizes that do not fit the blocks are padded,
+            at the cost of a copy of every operand.
         direction: "forward", "reverse" or "both".
         interpret: the parameters of the Mosaic GPU interpreter, which runs on any platform, slowly.
 

@@ -2,7 +2,7 @@
 
 A grid step holds a block in time of up to 1024 channels: the rows of a register times its lanes. It
 processes spans of 128 steps. In a span, it first adds dt's bias and applies the softplus, on tiles of 16
-rows. Then it runs the recurrence, four states at a time, step by step. Last it applies D and the gate, on
+rows. Then it runs the recurrence step by step, four states at a time. Finally it applies D and the gate, on
 tiles again. So a step of a state costs one exponential and six operations on a full register, and sums over
 states are additions of registers.
 
@@ -56,8 +56,8 @@ def forward(
     """Return (y, last state, state before each span of time).
 
     Args:
-        inputs: the arrays, sequences in float32 or bfloat16. Other sizes than the kernel's are padded, at
-            the cost of a copy of every operand.
+        inputs: the arrays, sequences in float32 or bfloat16. Sizes that do not fit the blocks are padded,
+            at the cost of a copy of every operand.
         direction: "forward", "reverse" or "both".
         interpret: True, or parameters, for the TPU interpreter, which runs on any platform, slowly.
 

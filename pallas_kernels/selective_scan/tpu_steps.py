@@ -21,7 +21,7 @@ from pallas_kernels.linear_scan.tpu_call import TpuGrid
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE, not_reset_mask, rows_of
 
 SPAN = 128
-"""The number of steps between kept states: the number of lanes, which are the steps of B and C."""
+"""The number of steps between kept states, which is the number of lanes of a register of B and C."""
 STRIDE = SPAN + 1
 STATES = 4
 """The number of states computed side by side. B and C of four states fill the 8 rows of a register."""
