@@ -265,8 +265,9 @@ class ModelConfig:
         name: the name of a registered model (`birdie_jax.models`): gated_ssm (fused mixer and MLP),
             gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and short convolution), hawk, hawk_mlp
             (separate MLP), griffin (layers of hawk_mlp and transformer, ordered by `griffin.pattern`),
-            birdie_ssm (the early draft's), mamba, mamba2, gated_deltanet, transformer; and the bidirectional
-            encoders, for masked language modelling: bigs, stack_ssm, gated_attention, stack_attention.
+            birdie_ssm (the early draft's), mamba, mamba2, gated_deltanet, transformer; and the
+            bidirectional encoders, for masked language modelling: bigs, stack_ssm, gated_attention,
+            stack_attention.
         layers: the number of blocks.
         features: the width D of the residual stream.
         state: the number of recurrent channels N of a block; in mamba and mamba2 of inner channels E, in

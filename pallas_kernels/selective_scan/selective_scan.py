@@ -170,7 +170,7 @@ def _check_resets(resets, shape, direction):
     count = 2 if direction == "both" else 1
     if resets is not None and [reset.shape for reset in resets] != [(batch, length)] * count:
         raise ValueError(
-            f"selective_scan: resets must be {count} of shape {(batch, length)}; "
+            f"selective_scan: resets must be a tuple of {count} arrays of shape {(batch, length)}; "
             f"found {[tuple(reset.shape) for reset in resets]}"
         )
 

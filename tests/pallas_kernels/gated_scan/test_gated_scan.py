@@ -152,7 +152,7 @@ def test_tpus_use_the_kernel_if_its_tiles_fit(shape, kernel, direction):
         (
             {"resets": (jnp.zeros((1, 5), bool),)},
             {},
-            r"resets must be 2 of shape \(1, 5\); found \[\(1, 5\)\]",
+            r"resets must be a tuple of 2 arrays of shape \(1, 5\); found \[\(1, 5\)\]",
         ),
         ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
         ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla', .*"),
