@@ -1,4 +1,4 @@
-"""`init.from`: the initial parameters of a new run, from another run or an exported folder."""
+"""`init.from`: initial parameters of a new run from another run or an exported folder."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -33,15 +33,15 @@ _FIELD = "config.init.from"
 
 
 class InitialParameters(NamedTuple):
-    """The initial parameters of a run, by name, and their source.
+    """Parameters by name, and their source.
 
     Attributes:
-        origin: the folder and the step, as text.
-        loaded: the parameters that the new run takes from the source, by name.
-        left: the other arrays of the source: name -> the reason.
+        origin: the folder and the step, in words.
+        loaded: the parameters that the new run starts with, by name.
+        left: the other arrays of the source: name -> why the run does not use it.
         new: the parameters that the source lacks: name -> shape in the new run.
-        resized: the loaded tables with another number of rows in the source: name -> the shape in the new
-            run and the method.
+        resized: the loaded tables with another number of rows in the source: name -> shape in the new
+            run, and the method.
     """
 
     origin: str
@@ -65,13 +65,15 @@ class InitialParameters(NamedTuple):
         return "\n".join(lines)
 
     def put_into(self, params: PyTree[jax.Array]) -> PyTree[jax.Array]:
-        """Return `params` with the loaded parameters in place."""
+        """Return `params` with the loaded parameters filled in."""
         leaves = [self.loaded.get(name, leaf) for name, leaf in named_leaves(params).items()]
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
 
 def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
-    """Return the source of a run, the same in every process. A run with a checkpoint reads no source.
+    """Return the source of a run, the same in every process.
+
+    If the run has a checkpoint, return `source` without a check.
 
     Args:
         source: `config.init.from`, or an empty string for new parameters.
@@ -90,15 +92,15 @@ def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
 
 
 def check_source(source: str, *, name_checkpoint: bool, field: str = _FIELD, fixed: bool = False) -> str:
-    """Check `config.init.from` before all other work, and return it.
+    """Check `config.init.from` and return it.
 
     Args:
         source: `config.init.from`.
-        name_checkpoint: whether to return the folder of the newest checkpoint instead of a workdir, so
-            that all processes read the same checkpoint.
-        field: the name of the field, for messages.
-        fixed: whether a workdir needs a step, because its newest checkpoint may change before the next
-            read.
+        name_checkpoint: return the folder of the newest checkpoint instead of a workdir, so all processes
+            read the same checkpoint.
+        field: the field with the source, for messages.
+        fixed: whether to require a step for a workdir, because its newest checkpoint may change before the
+            next read.
 
     Raises:
         ConfigError: the source is not allowed.
@@ -152,7 +154,7 @@ def find_branch(config: Config, source: str) -> Branch:
 
 
 def tokenizer_of_source(source: str) -> Tokenizer:
-    """Return the tokenizer of the run that trained the parameters of `config.init.from`.
+    """Return the tokenizer of `config.init.from`.
 
     Raises:
         DataError: the tokenizer cannot be read.
@@ -164,8 +166,8 @@ def config_of_source(source: str) -> Config:
     """Return the configuration of the run that trained the parameters of `config.init.from`.
 
     Raises:
-        ConfigError: config.json of a workdir is missing or cannot be used.
-        InteropError: config.json of an exported folder is missing or cannot be used.
+        ConfigError: config.json of a workdir is missing or invalid.
+        InteropError: config.json of an exported folder is missing or invalid.
     """
     folder = make_path(source)
     if exists(folder / WEIGHTS):
@@ -185,27 +187,27 @@ def read_initial_parameters(
 ) -> InitialParameters:
     """Read the parameters of a new run from `source`, by name.
 
-    A parameter stays new if the source lacks it or has it in another shape. A table with one row per
-    position, such as the learned positions of an encoder, is resized (`resize_rows`).
+    A parameter that the source lacks, or has in another shape, stays new. `resize_rows` makes tables of
+    positions, such as the learned positions of an encoder, longer or shorter.
 
     Args:
         source: `config.init.from`.
         abstract_params: shapes, types and shardings of the new run's parameters.
         tokenizer_sha256: the identity of the new run's tokenizer.
         policies: the policies of the new run's parameters.
-        not_taken: path of a module whose parameters always stay new -> the reason.
-        field: the field that names the source.
+        not_taken: path of a module with parameters that always stay new -> the reason.
+        field: the field with the source, for messages.
 
     Raises:
-        ConfigError: the source is not allowed, has another tokenizer, has no matching parameter, or has a
-            table of positions that differs in more than its number of rows.
-        CheckpointError: a checkpoint is damaged or cannot be read.
-        InteropError: a file of an exported folder is damaged or contradicts the other files.
+        ConfigError: the source is not allowed, has another tokenizer, has no matching parameter, or
+            has a table of positions that differs in more than its number of rows.
+        CheckpointError: the checkpoint is damaged or cannot be read.
+        InteropError: a file of an exported folder is damaged or does not match the others.
     """
     folder = make_path(source)
     wanted = named_leaves(abstract_params)
     row_axes = {
-        # Scanned layers have one more dimension, before the dimensions of the policy.
+        # Arrays of scanned layers have an additional leading axis.
         name: wanted[name].ndim - len(policy.axes)
         for name, policy in named_leaves(policies).items()
         if policy.repeats_rows
@@ -285,7 +287,7 @@ def _read_checkpoint(
 
 
 def _root_of(folder: epath.Path) -> epath.Path:
-    """Return an exported folder, or the workdir of a source."""
+    """Return the exported folder or the workdir of a source."""
     return folder if exists(folder / WEIGHTS) else _run_of(folder)[0]
 
 

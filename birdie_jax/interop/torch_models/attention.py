@@ -9,13 +9,13 @@ from .layers import MIXERS, Layout
 
 
 def rotate(x: torch.Tensor, positions: torch.Tensor, base: float, share: float) -> torch.Tensor:
-    """Rotate channels i and i + width / 2 of each head by the angle position * base^(-2 i / width).
+    """Rotate channels i and i + width / 2 of each head by position * base^(-2 i / width).
 
     Args:
         x: [rows, heads, length, channels].
         positions: [rows, length].
         base: the base of the rotary frequencies.
-        share: the share of the channels to rotate, from the first. `width` is their number.
+        share: the share of channels to rotate, from the first; `width` is their number.
     """
     width = round(share * x.shape[-1])
     turned, rest = x.float().split([width, x.shape[-1] - width], -1)
@@ -33,8 +33,8 @@ class Attention(nn.Module):
         q_t, k_t, v_t = R_t W_q x_t, R_t W_k x_t, W_v x_t
         y_t = W_out sum_s softmax_s(q_t . k_s / sqrt(w)) v_s
 
-    over the tokens s up to t and, where `bidirectional`, the whole context; with a window, only
-    those less than its width away.
+    over the tokens s up to t and, if `bidirectional`, over the whole context. With a window, only over
+    tokens at a distance less than its width.
     """  # noqa: D400, D415
 
     def __init__(  # noqa: PLR0917
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence. `cache` holds this layer's state during decoding."""
+        """Mix along the sequence; `cache` has this layer's state during decoding."""
         query, key, value = (
             part.unflatten(-1, (-1, self.width)).transpose(1, 2)
             for part in (self.query(x), self.key(x), self.value(x))
@@ -72,7 +72,7 @@ class Attention(nn.Module):
                 key = torch.cat([cache["keys"], key], 2)
                 value = torch.cat([cache["values"], value], 2)
                 given = torch.cat([cache["given"], given], 1)
-            # With a window, no later token sees older tokens.
+            # With a window, later tokens do not attend to earlier slots.
             kept = max(0, given.shape[1] - self.window + 1) if self.window else 0
             cache["keys"], cache["values"], cache["given"] = (
                 key[:, :, kept:],
@@ -89,7 +89,10 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(-2))
 
     def _mask(self, layout: Layout, given: torch.Tensor) -> torch.Tensor:
-        """Return whether each token of the call may attend to each of `given`, [rows, length, slots]."""
+        """Return whether each token of the call may attend to each token of `given`.
+
+        The mask has the shape [rows, length, slots].
+        """
         length, slots = layout.given.shape[1], given.shape[1]
         slot = torch.arange(slots, device=given.device)
         own = slot[slots - length :, None]

@@ -9,7 +9,7 @@ from .recurrence import read_both_ways, resets_of_units
 
 
 class BirdieSSM(nn.Module):
-    """Minimalist SSM of Birdie's early draft (section 3.1), x_t the normalised input:
+    """Minimalist SSM of Birdie's early draft (section 3.1). With the normalized input x_t:
 
     z_t = tau(W_k x_t)        f_t = sigmoid(W_f x_t)
     h_t = f_t * h_{t-1} + z_t
@@ -25,7 +25,7 @@ class BirdieSSM(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence. `cache` holds this layer's state during decoding."""
+        """Mix along the sequence; `cache` has this layer's state during decoding."""
         z = self.tau(self.input(x))
         forget = torch.sigmoid(self.forget_gate(x).float())
         reset = resets_of_units(layout, forget.shape[-1], self.bidirectional)

@@ -4,28 +4,27 @@ from transformers import PreTrainedConfig
 
 
 class BirdieConfig(PreTrainedConfig):
-    """The architecture: a repeated pattern of blocks of one or several kinds.
+    """The architecture: blocks of one or several kinds in a repeated pattern.
 
     Attributes:
-        vocab_size: the number of rows in the embedding table.
+        vocab_size: the number of rows of the embedding table.
         hidden_size: the width D of the residual stream.
         num_hidden_layers: the number of blocks.
         intermediate_size: the inner width of the gated MLPs.
-        state: the number of recurrent channels in a block; for mamba, mamba2 and gated_deltanet, the
-            number of inner channels.
-        pattern: the kinds of the first blocks. The pattern repeats until the end of the model.
+        state: the recurrent channels of a block; for mamba, mamba2 and gated_deltanet the inner channels.
+        pattern: the kinds of the first blocks; it repeats to the end of the model.
         blocks: for each kind the class of its `mixer`, whether an `mlp` follows, and the mixer's settings.
         bidirectional: whether the model reads the context in both directions.
         norm_epsilon: the number added to the mean square in norms.
         norm_offset: the number added to the learned scale of norms.
         mlp_bias: whether the maps of the MLPs have a bias.
         mlp_activation: the activation of the MLPs' gates, gelu or silu.
-        embedding_scale: the factor on embedded tokens.
-        residual_in_fp32: whether the residual stream is float32 for all types of weights.
-        logit_soft_cap: the bound c of the scores, c tanh(score / c); 0 for none.
-        start_token_id: the token between the context and the answer; None for none.
-        min_predicted_id: the smallest id that has a probability.
-        max_predicted_id: the largest id that has a probability; 0 for the last row of the table.
+        embedding_scale: the factor of an embedded token.
+        residual_in_fp32: whether the residual stream is float32 for weights of any type.
+        logit_soft_cap: the bound c of the scores, c tanh(score / c); 0 = none.
+        start_token_id: the token between the context and the answer; None = no such token.
+        min_predicted_id: the minimum id with a probability.
+        max_predicted_id: the maximum id with a probability; 0 = the last row of the embedding table.
     """
 
     model_type = "birdie"

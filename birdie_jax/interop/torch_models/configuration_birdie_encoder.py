@@ -7,22 +7,22 @@ class BirdieEncoderConfig(PreTrainedConfig):
     """The architecture: one of the four cells of "Pretraining Without Attention".
 
     Attributes:
-        vocab_size: the number of rows in the token table.
+        vocab_size: the number of rows of the embedding table.
         hidden_size: the width D of the residual stream.
         num_hidden_layers: the number of blocks.
         intermediate_size: the inner width of the MLP, or of the gate.
         attends: whether the blocks use attention instead of state-space layers.
-        gated: whether the mixer is gated, without a separate MLP and without a norm after the last block.
+        gated: whether the blocks are gated, without a separate MLP and without a norm after the last block.
         activation: the form of GELU in the blocks, tanh or exact.
-        combination: the combination of the two directions of state-space layers: product, sum or serial.
+        combination: how to join the two directions of state-space layers: product, sum or serial.
         num_attention_heads: the number of attention heads.
-        ssm_heads: the number of channel groups, which have one kernel each.
-        ssm_state: the number of modes in a kernel.
-        max_position_embeddings: the number of rows in the position table.
-        type_vocab_size: the number of rows in the token-type table.
+        ssm_heads: the number of groups of channels; each group has a kernel.
+        ssm_state: the modes of a kernel.
+        max_position_embeddings: the rows of the position table.
+        type_vocab_size: the rows of the token type table.
         norm_epsilon: the number added to the variance in norms.
-        classifier_dropout: the dropout rate of the classifier.
-        separator_token_id: the token between the texts of a pair. Tokens after the first have type 1.
+        classifier_dropout: the dropout probability of the classifier's inputs.
+        separator_token_id: the token between the texts of a pair; tokens after the first one have type 1.
     """
 
     model_type = "birdie_encoder"

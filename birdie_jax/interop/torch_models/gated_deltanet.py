@@ -1,4 +1,4 @@
-"""Gated DeltaNet: one associative memory per head, with error correction and gated forgetting."""
+"""Gated DeltaNet: one associative memory per head, with gates that forget and the delta rule."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ MAX_DECAY_LOG = 80.0
 
 
 class GatedDeltaNet(nn.Module):
-    """Gated DeltaNet (Yang et al. 2024, section 3.4), x_t the normalised input; for each head
+    """Gated DeltaNet (Yang et al. 2024, section 3.4). For a head and the normalized input x_t:
 
         q_t = d_k^(-1/2) L2(SiLU(conv(W_q x)_t))    k_t = L2(SiLU(conv(W_k x)_t))
         v_t = SiLU(conv(W_v x)_t)                   beta_t = sigmoid(W_b x_t)
@@ -21,8 +21,8 @@ class GatedDeltaNet(nn.Module):
         S_t = (I - beta_t k_t k_t^T) exp(g_t) S_{t-1} + beta_t k_t v_t^T
         y_t = W_out(RMSNorm(S_t^T q_t) * SiLU(W_g x_t))
 
-    L2(x) = x / sqrt(sum x^2 + 1e-6). With `negative_eigenvalues`, beta_t is twice as large. With
-    `channel_decay`, g_t has one value per key channel, and W_a has rank d_v.
+    where L2(x) = x / sqrt(sum x^2 + 1e-6). With `negative_eigenvalues`, beta_t is doubled. With
+    `channel_decay`, g_t has a number for each channel of the keys, and W_a has the rank d_v.
     """  # noqa: D400, D415
 
     def __init__(  # noqa: PLR0917
@@ -56,7 +56,7 @@ class GatedDeltaNet(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence. `cache` holds this layer's state during decoding."""
+        """Mix along the sequence; `cache` has this layer's state during decoding."""
         q, k, v = (
             self._by_head(self._convolved(name, x, layout, cache), heads)
             for name, heads in (("query", self.key_heads), ("key", self.key_heads), ("value", self.heads))
@@ -82,7 +82,7 @@ class GatedDeltaNet(nn.Module):
 
     @staticmethod
     def _by_head(x: torch.Tensor, heads: int) -> torch.Tensor:
-        """Reshape [rows, length, heads * channels] to [rows, heads, length, channels], in float32."""
+        """Return `x`, [rows, length, heads * channels], as [rows, heads, length, channels] in float32."""
         return x.float().unflatten(-1, (heads, -1)).transpose(1, 2)
 
 

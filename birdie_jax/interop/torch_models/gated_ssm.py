@@ -10,14 +10,14 @@ from .recurrence import read_both_ways, resets_of_units
 
 
 class GatedSSM(nn.Module):
-    """Gated SSM of the Birdie paper (section 3.4, appendix E.2), x_t the normalised input:
+    """Gated SSM of the Birdie paper (section 3.4, appendix E.2). With the normalized input x_t:
 
         i_t = sigmoid(W_i x_t)        z_t = W_z x_t
         o_t = GeLU(W_o x_t)           f_t = sigmoid(W_f x_t + b_f)
         h_t = f_t * h_{t-1} + i_t * z_t
         y_t = W_out(o_t * h_t)
 
-    With a convolution (Gated SSM+) i, z and f read a short convolution of x.
+    With a convolution (Gated SSM+), i, z and f read a short convolution of x.
     """  # noqa: D400, D415
 
     def __init__(self, config: BirdieConfig, conv_width: int):
@@ -33,7 +33,7 @@ class GatedSSM(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence. `cache` holds this layer's state during decoding."""
+        """Mix along the sequence; `cache` has this layer's state during decoding."""
         gate = functional.gelu(self.output_gate(x).float(), approximate="tanh")
         if self.convolution is not None:
             x = self.convolution(x, layout, cache, "tail")

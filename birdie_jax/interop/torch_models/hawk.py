@@ -1,4 +1,4 @@
-"""Hawk: a short convolution and an RG-LRU, gated."""
+"""Hawk: a gated RG-LRU after a short convolution."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ MAX_ROOT_SLOPE = 1000.0
 
 
 class BoundedSqrt(torch.autograd.Function):
-    """The square root, with a derivative of at most `MAX_ROOT_SLOPE` (Birdie paper, appendix E.3)."""
+    """The square root with a derivative of at most `MAX_ROOT_SLOPE` (Birdie paper, appendix E.3)."""
 
     @staticmethod
     def forward(context, x: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ class BoundedSqrt(torch.autograd.Function):
 
 
 class BlockDiagonal(nn.Module):
-    """Linear map with bias. Each of the `heads` groups of channels reads only its own group."""
+    """Linear map with bias; each of the `heads` groups of channels reads only its own group."""
 
     def __init__(self, channels: int, heads: int):
         super().__init__()
@@ -48,7 +48,7 @@ class RGLRU(nn.Module):
         r_t = sigmoid(W_a x_t + b_a)        log a_t = -8 r_t * softplus(lambda)
         i_t = sigmoid(W_x x_t + b_x)        h_t = a_t * h_{t-1} + sqrt(1 - a_t^2) * (i_t * x_t)
 
-    Where a state is reset, a_t is zero, so the root is 1.
+    Where a state resets, a_t is 0 and the root is 1.
     """  # noqa: D400, D415
 
     def __init__(self, channels: int, heads: int, bidirectional: bool):
@@ -81,7 +81,7 @@ class Hawk(nn.Module):
         self.out = nn.Linear(config.state, config.hidden_size, bias=bias)
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence. `cache` holds this layer's state during decoding."""
+        """Mix along the sequence; `cache` has this layer's state during decoding."""
         gate = functional.gelu(self.output_gate(x).float(), approximate="tanh")
         u = self.convolution(self.input(x), layout, cache, "tail")
         return self.out((gate * self.rg_lru(u, layout, cache)).to(x.dtype))

@@ -1,4 +1,4 @@
-"""The common parts of mixers: the layout, norms, the gated MLP and the short convolution."""
+"""The common parts of the blocks: layout, norms, gated MLP and short convolution."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 MIXERS: dict[str, type[nn.Module]] = {}
-"""The classes of the mixers, by their names in `BirdieConfig.blocks`."""
+"""The classes of the mixers by their names in `BirdieConfig.blocks`."""
 
 ACTIVATIONS = {
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
@@ -19,14 +19,14 @@ ACTIVATIONS = {
 
 
 class Layout(NamedTuple):
-    """Where information may flow within the tokens of a call, all [rows, length].
+    """The flow of information between the tokens of a call; all arrays are [rows, length].
 
     Attributes:
-        given: whether a token is text and not padding.
-        positions: the index of each token within its text.
-        context: whether a token belongs to a context, which the model reads in both directions.
-        forward_reset: whether nothing enters a token from the one on its left.
-        reverse_reset: whether nothing enters a token from the one on its right.
+        given: whether a token is in the text, as opposed to padding.
+        positions: the index of each token in its text.
+        context: whether a token is in a context that the model reads in both directions.
+        forward_reset: whether no state enters a token from its left.
+        reverse_reset: whether no state enters a token from its right.
     """
 
     given: torch.Tensor
@@ -39,17 +39,17 @@ class Layout(NamedTuple):
 def make_layout(attention_mask: torch.Tensor, read: torch.Tensor, context_length: torch.Tensor) -> Layout:
     """Return the layout of rows with one text each.
 
-    The last token of a context may receive from the token on its right. The context receives from no other
-    token outside it, so no information about the answer reaches it.
+    The last token of a context receives from the token on its right. The context receives from no other
+    token outside it, so no information of an answer reaches it.
 
     Args:
         attention_mask: [rows, length], nonzero on the tokens of the text.
-        read: [rows], the number of tokens of the text that earlier calls have read.
-        context_length: [rows], the number of tokens in the context.
+        read: [rows], the number of tokens of the text in earlier calls.
+        context_length: [rows], the number of tokens of the context.
     """
     given = attention_mask.bool()
     positions = (read[:, None] + given.cumsum(1) - 1).clamp(min=0)
-    # A later call can no longer read a context in reverse.
+    # Reverse channels cannot return to the tokens of earlier calls.
     context = given & (positions < context_length[:, None]) & (read == 0)[:, None]
     next_given = functional.pad(given[:, 1:], (0, 1))
     forward_reset = ~given | (positions == 0)
@@ -65,7 +65,7 @@ class RMSNorm(nn.Module):
         self.epsilon, self.offset = epsilon, offset
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x` with unit mean square times the learned scale."""
+        """Normalize `x` and multiply by the learned scale."""
         wide = x.float()
         inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
         return (wide * inverse * (self.weight.float() + self.offset)).to(x.dtype)
@@ -87,7 +87,7 @@ class GatedMLP(nn.Module):
 
 
 class ShortConvolution(nn.Module):
-    """Causal convolution of each channel over the last `width` tokens. The newest token's tap is first."""
+    """Causal convolution of each channel over the last `width` tokens, with the newest token's tap first."""
 
     def __init__(self, channels: int, width: int, bias: bool):
         super().__init__()
@@ -95,7 +95,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None, name: str) -> torch.Tensor:
-        """Convolve. The last width - 1 inputs of earlier calls are in `cache[name]`, which is updated."""
+        """Convolve; read and replace `cache[name]`, the last width - 1 inputs of earlier calls."""
         channels, width = self.weight.shape
         x = x.masked_fill(~layout.given[..., None], 0)
         tail = x.new_zeros(x.shape[0], width - 1, channels)

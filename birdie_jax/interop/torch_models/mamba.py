@@ -1,4 +1,4 @@
-"""Mamba: a short convolution and a selective scan, gated."""
+"""Mamba: a gated selective scan after a short convolution."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ MAX_A_LOG = 80.0
 
 
 class Mamba(nn.Module):
-    """Mamba's block (Gu and Dao 2023, sections 3.2 and 3.4), x_t the normalised input:
+    """Mamba's block (Gu and Dao 2023, sections 3.2 and 3.4). With the normalized input x_t:
 
     u_t = SiLU(conv(W_in x)_t + b)           z_t = W_z x_t
     [r_t, B_t, C_t] = W_x u_t                s_t = softplus(W_s r_t + b_s)
@@ -36,7 +36,7 @@ class Mamba(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence. `cache` holds this layer's state during decoding."""
+        """Mix along the sequence; `cache` has this layer's state during decoding."""
         u = functional.silu(self.convolution(self.input(x), layout, cache, "tail"))
         r, B, C = self.selection(u).split(self.sizes, -1)
         steps = functional.softplus(self.step(r).float() + self.step_bias.float())

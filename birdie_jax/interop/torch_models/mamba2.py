@@ -1,4 +1,4 @@
-"""Mamba-2: a gated and normalised state-space dual recurrence with one matrix per head."""
+"""Mamba-2: a recurrence with one matrix per head (state-space duality), with a gate and a norm."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ MAX_RATE_LOG = 80.0
 
 
 class Mamba2(nn.Module):
-    """Mamba-2's block (Dao and Gu 2024, section 7), x_t the normalised input; for each head of P channels
+    """Mamba-2's block (Dao and Gu 2024, section 7). For a head of P channels and the normalized input x_t:
 
         u_t = SiLU(conv(W_in x)_t + b)     z_t = W_z x_t
         B_t = SiLU(conv(W_B x)_t + b_B)    C_t = SiLU(conv(W_C x)_t + b_C)
@@ -20,7 +20,7 @@ class Mamba2(nn.Module):
         h_t = exp(s_t A) h_{t-1} + s_t u_t B_t^T
         y_t = W_out(RMSNorm((h_t C_t + D u_t) * SiLU(z_t)))
 
-    The heads of a group share B and C, and channels of a group are normalised together.
+    The heads of a group share B and C. The norm is over the channels of a group.
     """  # noqa: D400, D415
 
     def __init__(
@@ -46,7 +46,7 @@ class Mamba2(nn.Module):
         self.bidirectional = config.bidirectional
 
     def forward(self, x: torch.Tensor, layout: Layout, cache: dict | None = None) -> torch.Tensor:
-        """Mix along the sequence. `cache` holds this layer's state during decoding."""
+        """Mix along the sequence; `cache` has this layer's state during decoding."""
         u = self.input_convolution(self.input(x), layout, cache, "tail")
         B = self.input_weights_convolution(self.input_weights(x), layout, cache, "B_tail")
         C = self.output_weights_convolution(self.output_weights(x), layout, cache, "C_tail")

@@ -9,17 +9,17 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from .configuration_birdie import BirdieConfig
 from .layers import MIXERS, GatedMLP, Layout, RMSNorm, make_layout
 
-# The score of tokens without a probability. Its exponential is 0, and its loss is finite.
+# The score of tokens without a probability: its exponential is 0, and its loss is finite.
 BARRED_SCORE = -1e30
 
 
 class BirdieCache:
-    """The state of decoding, of constant size if no layer has attention.
+    """The decoding state; its size is constant if no layer has attention.
 
     Attributes:
-        layers: for each layer its tensors by name, with the rows as the first axis.
-        read: [rows], the number of tokens read of each text, without padding.
-        length: the number of tokens read of a row, with padding.
+        layers: the tensors of each layer by name, rows first.
+        read: [rows], the number of tokens of each text that the model has read, without padding.
+        length: the number of tokens of a row that the model has read, with padding.
     """
 
     is_compileable = False
@@ -31,7 +31,7 @@ class BirdieCache:
         self.length = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of tokens read of a row, with padding, which is the same in every layer."""
+        """Return the number of tokens of a row that the model has read, the same in every layer."""
         del layer_idx
         return self.length
 
@@ -69,13 +69,13 @@ class Block(GradientCheckpointingLayer):
 
 
 class BirdiePreTrainedModel(PreTrainedModel):
-    """The common part of the models with and without a head."""
+    """The base class of the models with and without a head."""
 
     config_class = BirdieConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ("Block",)
-    # A state cannot be reset to an earlier token.
+    # A state cannot return to an earlier token.
     _is_stateful = True
 
 
@@ -111,16 +111,15 @@ class BirdieModel(BirdiePreTrainedModel):
         """Return the normalised output of the last block.
 
         Args:
-            input_ids: [rows, length], the tokens of one text per row. With a cache, the next tokens.
-            attention_mask: [rows, length], optionally preceded by the columns of earlier calls; 0 on
-                padding. With a cache, padding must be to the left of texts. None for no padding.
-            context_length: [rows], the number of tokens at the start of each text that the model reads in
-                both directions. If None, the tokens before the start token, or none if a text has no start
-                token.
+            input_ids: [rows, length], one text per row, or the tokens after those in `cache`.
+            attention_mask: [rows, length], or with the columns of earlier calls before these; 0 on padding.
+                With a cache, padding must be to the left of texts. None = no padding.
+            context_length: [rows], the number of tokens at the beginning of each text to read in both
+                directions. None: the tokens before the start token; 0 for a text without a start token.
             cache: the cache of an earlier call.
             use_cache: whether to return a cache.
             output_hidden_states: whether to return the residual stream before and after each block.
-            kwargs: arguments of other models, which are ignored.
+            kwargs: arguments of other models; ignored.
         """
         del kwargs
         rows, length = input_ids.shape
@@ -158,7 +157,7 @@ class BirdieModel(BirdiePreTrainedModel):
         Args:
             input_ids: [rows, length].
             attention_mask: [rows, length], 0 on padding.
-            whole: whether a row without a start token is all context. Otherwise it has no context.
+            whole: whether a row without a start token is all context; otherwise it has no context.
         """
         given = attention_mask.bool()
         starts = torch.zeros_like(given)
@@ -189,7 +188,7 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """Return False, because the first call makes a `BirdieCache`."""
+        """Return False: the first call creates a `BirdieCache`."""
         return False
 
     def forward(  # noqa: PLR0917
@@ -204,18 +203,18 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> CausalLMOutputWithPast:
-        """Return the scores of the next tokens, and the loss if `labels` are given.
+        """Return the scores of the next tokens, and with `labels` the loss.
 
         Args:
-            input_ids: see `BirdieModel.forward`.
-            attention_mask: 0 on padding; see `BirdieModel.forward`.
-            context_length: the number of context tokens; see `BirdieModel.forward`.
+            input_ids: as for `BirdieModel.forward`.
+            attention_mask: as for `BirdieModel.forward`; 0 on padding.
+            context_length: as for `BirdieModel.forward`.
             cache: the cache of an earlier call.
-            labels: [rows, length], the tokens themselves, which this method shifts; -100 at positions
-                without loss, such as the context.
+            labels: [rows, length], the input tokens; the model shifts them. -100 = no loss, for example
+                on the context.
             use_cache: whether to return a cache.
             output_hidden_states: whether to return the residual stream before and after each block.
-            logits_to_keep: the number of last positions to score, or their indices; 0 for all.
+            logits_to_keep: the number of last positions to score, or the indices of positions; 0 = all.
             kwargs: arguments of the loss, such as `num_items_in_batch`.
         """
         read = self.model(
@@ -250,15 +249,14 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
         context_length: torch.LongTensor | None = None,
         **kwargs,
     ):
-        """Generate answers, like any model of `transformers`.
+        """Generate answers like any model of `transformers`.
 
         Args:
             inputs: [rows, length], the prompts, with padding to their left.
-            args: arguments of `GenerationMixin.generate`.
-            context_length: [rows], the number of tokens at the start of each prompt that the model reads
-                in both directions. If None, the tokens before the start token, or the whole prompt if it
-                has no start token.
-            kwargs: arguments of `GenerationMixin.generate`.
+            args: as for `GenerationMixin.generate`.
+            context_length: [rows], the number of tokens at the beginning of each prompt to read in both
+                directions. None: the tokens before the start token; the whole prompt if it has none.
+            kwargs: as for `GenerationMixin.generate`.
         """
         prompts = kwargs.get("input_ids") if inputs is None else inputs
         if prompts is not None and context_length is None:
@@ -271,7 +269,7 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
 
 
 class BirdieForSeq2SeqLM(BirdieForCausalLM):
-    """The same model for programs with separate context and answer, such as the LM Evaluation Harness."""
+    """The model for programs that pass context and answer separately, like the LM Evaluation Harness."""
 
     def forward(  # noqa: PLR0917
         self,
@@ -283,22 +281,22 @@ class BirdieForSeq2SeqLM(BirdieForCausalLM):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> CausalLMOutputWithPast:
-        """Return the scores and the loss of the labels. Without labels, behave like `BirdieForCausalLM`.
+        """Return the scores and the loss of the labels; without labels, same as `BirdieForCausalLM`.
 
         Args:
-            input_ids: [rows, context], the contexts in the tokenizer's prompt format.
-            attention_mask: [rows, context], 0 on padding, on either side.
-            context_length: see `BirdieForCausalLM.forward`.
-            cache: see `BirdieForCausalLM.forward`; only without labels.
+            input_ids: [rows, context], the contexts in the tokenizer's form.
+            attention_mask: [rows, context], 0 on padding, which may be on either side.
+            context_length: as for `BirdieForCausalLM.forward`.
+            cache: as for `BirdieForCausalLM.forward`; used only without labels.
             labels: [rows, answer], the answers; -100 after an answer.
-            logits_to_keep: see `BirdieForCausalLM.forward`; only without labels.
-            kwargs: see `BirdieForCausalLM.forward`.
+            logits_to_keep: as for `BirdieForCausalLM.forward`; used only without labels.
+            kwargs: as for `BirdieForCausalLM.forward`.
         """
         if labels is None:
             kwargs |= {"cache": cache, "logits_to_keep": logits_to_keep}
             return super().forward(input_ids, attention_mask, context_length, **kwargs)
         given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        # Padding moves to the left of each context, and the answer follows at once.
+        # Move padding to the left of each context, so the answer follows the context.
         order = (given != 0).to(torch.uint8).argsort(dim=1, stable=True)
         answers = labels.clamp(min=0)
         tokens = torch.cat([input_ids.gather(1, order), answers], dim=1)
@@ -310,7 +308,7 @@ class BirdieForSeq2SeqLM(BirdieForCausalLM):
         return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=read.hidden_states)
 
     def generate(self, inputs: torch.LongTensor | None = None, *args, **kwargs):
-        """Return only the answers. The arguments are the same as for `BirdieForCausalLM.generate`."""
+        """Return only the answers; takes the arguments of `BirdieForCausalLM.generate`."""
         length = (kwargs["input_ids"] if inputs is None else inputs).shape[1]
         answers = super().generate(inputs, *args, **kwargs)
         if torch.is_tensor(answers):

@@ -1,4 +1,4 @@
-"""The encoder of "Pretraining Without Attention", which predicts hidden tokens and scores texts."""
+"""The encoder of "Pretraining Without Attention", with heads for masked tokens and for whole texts."""
 
 import torch
 from torch import nn
@@ -11,12 +11,12 @@ from .configuration_birdie_encoder import BirdieEncoderConfig
 
 
 class S4D(nn.Module):
-    """A diagonal state-space layer (Gu et al. 2022), the same in every channel of a head:
+    """A diagonal state-space layer (Gu et al. 2022). All channels of a head share its parameters:
 
         h_t = A' h_{t-1} + B' u_t        y_t = Re(C h_t) + D u_t
         A' = exp(dt A)                   B' = (A' - 1) / A
 
-    as a convolution with its kernel K_l = Re sum_n C_n B'_n A'_n^l, by Fourier transforms.
+    The layer computes a convolution with the kernel K_l = Re sum_n C_n B'_n A'_n^l by Fourier transforms.
     """  # noqa: D400, D415
 
     def __init__(self, config: BirdieEncoderConfig, reverse: bool):
@@ -30,12 +30,12 @@ class S4D(nn.Module):
         self.reverse = reverse
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
-        """Mix along the sequence, from its end if `reverse`. Padding must be zero."""
+        """Mix along the sequence, from its end if `reverse`; padding must be zero."""
         length, heads = u.shape[1], self.D.shape[0]
         by_head = u.float().unflatten(-1, (heads, -1)).movedim(1, -1)
         if self.reverse:
             by_head = by_head.flip(-1)
-        # Twice the length prevents the end from wrapping around to the beginning.
+        # With twice the length, the circular convolution does not wrap around.
         transformed = torch.fft.rfft(by_head, 2 * length)
         kernel = torch.fft.rfft(self._kernel(length), 2 * length)[:, None]
         y = torch.fft.irfft(transformed * kernel, 2 * length)[..., :length]
@@ -54,7 +54,7 @@ class S4D(nn.Module):
 
 
 class BidirectionalS4D(nn.Module):
-    """A forward and a backward layer, combined at the width of the residual stream:
+    """The forward and the backward layer, combined at the width of the residual stream:
 
     F = gelu(W_f x)        U_1 = W_u1 SSM_f(F)
     B = gelu(W_b x)        U_2 = W_u2 SSM_b(B)
@@ -85,7 +85,7 @@ class BidirectionalS4D(nn.Module):
 
 
 def gelu_form(config: BirdieEncoderConfig) -> str:
-    """Return the value of `approximate` in `torch.nn.functional.gelu` for the GELU of the blocks."""
+    """Return the `approximate` argument of `torch.nn.functional.gelu` for the blocks."""
     return "tanh" if config.activation == "tanh" else "none"
 
 
@@ -113,7 +113,7 @@ class SelfAttention(nn.Module):
 
 
 class Mixer(nn.Module):
-    """The mixer of a block, gated as in BiGS:
+    """The mixer of a block, with optional gates as in BiGS:
 
     V = gelu(W_v x)        U = gelu(W_u mixed(x))        y = W_o (U * V)
     """  # noqa: D400, D415
@@ -174,7 +174,7 @@ class EncoderBlock(GradientCheckpointingLayer):
 
 
 class BirdieEncoderPreTrainedModel(PreTrainedModel):
-    """The common part of the models with and without a head."""
+    """The base class of the models with and without a head."""
 
     config_class = BirdieEncoderConfig
     base_model_prefix = "model"
@@ -216,11 +216,11 @@ class BirdieEncoderModel(BirdieEncoderPreTrainedModel):
         """Return the output of the last block.
 
         Args:
-            input_ids: [rows, length], a text or a pair of texts per row.
-            attention_mask: [rows, length], 0 on padding; None for no padding.
-            token_type_ids: [rows, length], the type of each token; None for type 0.
+            input_ids: [rows, length], one text or pair of texts per row.
+            attention_mask: [rows, length], 0 on padding. None = no padding.
+            token_type_ids: [rows, length], the type of each token. None = 0.
             output_hidden_states: whether to return the residual stream before and after each block.
-            kwargs: arguments of other models, which are ignored.
+            kwargs: arguments of other models; ignored.
         """
         del kwargs
         given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -242,7 +242,7 @@ class BirdieEncoderModel(BirdieEncoderPreTrainedModel):
 
 
 class MaskedTokenHead(nn.Linear):
-    """Scores of all tokens: table . norm(GELU(W x + b)) + bias, with the exact GELU."""
+    """The scores of all tokens: table . norm(GELU(W x + b)) + bias, with the exact GELU."""
 
     def __init__(self, config: BirdieEncoderConfig):
         super().__init__(config.hidden_size, config.vocab_size)
@@ -255,7 +255,7 @@ class MaskedTokenHead(nn.Linear):
 
 
 class BirdieEncoderForMaskedLM(BirdieEncoderPreTrainedModel):
-    """The encoder with the head that predicts hidden tokens."""
+    """The encoder with the head that predicts masked tokens."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embedding.weight"}  # noqa: RUF012
     _keys_to_ignore_on_load_unexpected = (r"^pooler\.", r"^classifier\.")
@@ -282,14 +282,14 @@ class BirdieEncoderForMaskedLM(BirdieEncoderPreTrainedModel):
         labels: torch.LongTensor | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
-        """Return the scores of the tokens, and the loss if `labels` are given.
+        """Return the scores of the tokens, and with `labels` the loss.
 
         Args:
             input_ids: [rows, length].
             attention_mask: [rows, length], 0 on padding.
             token_type_ids: [rows, length].
-            labels: [rows, length], the hidden tokens; -100 elsewhere.
-            kwargs: see `BirdieEncoderModel.forward`.
+            labels: [rows, length], the masked tokens; -100 elsewhere.
+            kwargs: as for `BirdieEncoderModel.forward`.
         """
         read = self.model(input_ids, attention_mask, token_type_ids, **kwargs)
         logits = self.lm_head(read.last_hidden_state).float()
@@ -300,7 +300,7 @@ class BirdieEncoderForMaskedLM(BirdieEncoderPreTrainedModel):
 
 
 class BirdieEncoderForSequenceClassification(BirdieEncoderPreTrainedModel):
-    """The encoder with a head that predicts class scores or a number for a text."""
+    """The encoder with a head that returns the scores of classes, or one number, for a text."""
 
     _keys_to_ignore_on_load_unexpected = (r"^lm_head\.",)
 
@@ -320,14 +320,14 @@ class BirdieEncoderForSequenceClassification(BirdieEncoderPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs,
     ) -> SequenceClassifierOutput:
-        """Return W dropout(tanh(W_p mean(x) + b_p)) + b, and the loss if `labels` are given.
+        """Return W dropout(tanh(W_p mean(x) + b_p)) + b, and with `labels` the loss.
 
         Args:
             input_ids: [rows, length].
             attention_mask: [rows, length], 0 on padding.
-            token_type_ids: [rows, length]. If None, the number of separators before each token.
-            labels: [rows], the index of each class, or target values if there is one score.
-            kwargs: see `BirdieEncoderModel.forward`.
+            token_type_ids: [rows, length]. None = the number of separators before each token.
+            labels: [rows], the index of each text's class, or the target number if there is one score.
+            kwargs: as for `BirdieEncoderModel.forward`.
         """
         given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if token_type_ids is None:

@@ -1,4 +1,4 @@
-"""The elementwise recurrence h_t = a_t * h_{t-1} + x_t, in one or in both directions."""
+"""The elementwise recurrence h_t = a_t * h_{t-1} + x_t in one or both directions."""
 
 import torch
 
@@ -8,10 +8,10 @@ CHUNK = 256
 
 
 def resets_of_units(layout: Layout, units: int, bidirectional: bool) -> torch.Tensor:
-    """Return for each token and unit whether the unit's state is reset there.
+    """Return whether the state of each unit resets at each token, for the second half in reverse.
 
     Args:
-        layout: where information may flow.
+        layout: the layout of the tokens.
         units: the number of channels or heads.
         bidirectional: whether the second half of the units runs in reverse.
     """
@@ -24,8 +24,8 @@ def resets_of_units(layout: Layout, units: int, bidirectional: bool) -> torch.Te
 def linear_scan(decay: torch.Tensor, entry: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
     """Return h_t = decay_t * h_{t-1} + entry_t for every t, in float32.
 
-    Within chunks, each step doubles the range: after n steps, h_t includes the last 2^n tokens (Hillis and
-    Steele 1986).
+    Each chunk uses a scan by doubling: after n steps, h_t includes the entries of the last 2^n tokens
+    (Hillis and Steele 1986).
 
     Args:
         decay: [rows, length, ...].
@@ -50,13 +50,13 @@ def linear_scan(decay: torch.Tensor, entry: torch.Tensor, state: torch.Tensor | 
 def read_both_ways(
     decay: torch.Tensor, entry: torch.Tensor, bidirectional: bool, cache: dict | None
 ) -> torch.Tensor:
-    """Return the states after each token. If `bidirectional`, half of the channels run in reverse.
+    """Return the states after each token.
 
     Args:
-        decay: [rows, length, channels, ...], zero where the state is reset.
-        entry: the same shape as `decay`.
+        decay: [rows, length, channels, ...], zero where the state resets.
+        entry: of the same shape.
         bidirectional: whether the second half of the channels runs in reverse.
-        cache: this layer's state during decoding, which is the state of the forward channels.
+        cache: this layer's state during decoding: the state of the forward channels.
     """
     state = None if cache is None else cache.get("state")
     if not bidirectional:
@@ -64,7 +64,7 @@ def read_both_ways(
     else:
         (decay, reverse_decay), (entry, reverse_entry) = decay.chunk(2, 2), entry.chunk(2, 2)
         forward = linear_scan(decay, entry, state)
-        # No tokens follow the last one, so the reverse channels start from zero.
+        # There are no tokens after the last one, so these channels start from zero.
         reverse = linear_scan(reverse_decay.flip(1), reverse_entry.flip(1), None).flip(1)
         h = torch.cat([forward, reverse], 2)
     if cache is not None:
