@@ -1,4 +1,4 @@
-"""Small folders like mamba-*-hf and recurrentgemma-*, with tokenizers."""
+"""Small folders in the format of mamba-*-hf and recurrentgemma-*, with tokenizers."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ _OLD_SETTINGS = {"mamba": {"torch_dtype": "float32", "d_model": 8, "ssm_cfg": {}
 
 
 def recorded(kind):
-    """Return the recorded results of `transformers` (record_oracles.py): arrays, parameters, gradients."""
+    """Return the recorded arrays, parameters and gradients of `transformers` (record_oracles.py)."""
     named = {of: {} for of in ("", "parameter", "gradient")}
     for key, value in np.load(RECORDED / f"{kind}.npz").items():
         of, _, name = key.rpartition("/")
@@ -46,12 +46,12 @@ def recorded(kind):
 
 
 def whole_texts(rows, length):
-    """Return the layout of rows with one whole text each."""
+    """Return the layout of rows with one text each, from its first token."""
     return packed_layout(jnp.ones((rows, length), jnp.int32), jnp.zeros((rows, length), bool))
 
 
 def scores_of(config, params, tokens, vocab_size):
-    """Return the scores of the text ids."""
+    """Return the scores of all tokens at each position."""
     model = build_model(config.model, vocab_size)
 
     @quick_jit
@@ -63,7 +63,7 @@ def scores_of(config, params, tokens, vocab_size):
 
 
 def described(kind, **changes):
-    """Return the config.json from `save_pretrained` with changes. A change to `...` removes a setting."""
+    """Return the recorded config.json of `save_pretrained` with `changes`; `...` removes a setting."""
     settings = (
         json.loads((RECORDED / kind / "config.json").read_text()) | _OLD_SETTINGS.get(kind, {}) | changes
     )
@@ -71,7 +71,7 @@ def described(kind, **changes):
 
 
 def _write(folder, described, pieces, special, tensors, *, shards=1):
-    """Write a folder with a byte-level BPE without merges. Its first pieces are the special tokens."""
+    """Write a folder with a byte-level BPE without merges; the first pieces are the special tokens."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(described))
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -94,7 +94,7 @@ def _write(folder, described, pieces, special, tensors, *, shards=1):
 
 
 def write_folder(folder, kind="mamba", tensors=None, shards=1, **changes):
-    """Write a folder of the recorded weights or other tensors. `...` removes a setting."""
+    """Write a folder of the recorded weights or of `tensors`; `...` removes a setting."""
     special = _SPECIAL[kind]
     pieces = [*special, *"abcdefghijklmnopqrs", "Ġ", "Ċ", "th", "x23"][:PIECES]
     tensors = recorded(kind)[1] if tensors is None else tensors
@@ -102,7 +102,7 @@ def write_folder(folder, kind="mamba", tensors=None, shards=1, **changes):
 
 
 def write_random_folder(folder, kind):
-    """Write a folder of a model of another size, with a tokenizer that encodes every text."""
+    """Write a folder of a random model of another size, with a tokenizer for any text."""
     pieces = [*_SPECIAL[kind], *sorted(pre_tokenizers.ByteLevel.alphabet())]
     settings = {
         "mamba": mamba.MambaSettings(len(pieces), 64, 2, 128, time_step_rank=4),

@@ -1,4 +1,4 @@
-"""`transformers` models convert in both directions bit for bit, and compute the same scores."""
+"""Models of other libraries convert to this project and back bit for bit, with the same scores."""
 
 import json
 import re
@@ -42,8 +42,8 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "gated_deltanet"])
-def test_scores_are_those_of_transformers(kind, tmp_path):
-    """For gated_deltanet, functions of `transformers` compute on tensors of flash-linear-attention."""
+def test_scores_match_transformers(kind, tmp_path):
+    """The record of gated_deltanet comes from its own functions with tensors of flash-linear-attention."""
     arrays, folder = recorded(kind)[0], write_folder(tmp_path / "there", kind)
     tokens, expected = arrays["tokens"], arrays["scores"]
     read = read_huggingface(folder)
@@ -99,7 +99,7 @@ def test_the_configuration_describes_the_differences(folder):
     assert read_huggingface(folder, "bfloat16").config.model.dtype == "bfloat16"
 
 
-def test_sharded_tensors_load_as_one_model(folder, tmp_path):
+def test_shards_give_the_same_model(folder, tmp_path):
     whole, parts = read_huggingface(folder), read_huggingface(write_folder(tmp_path / "shards", shards=3))
     assert whole.config == parts.config
     for name, tensor in name_parameters(whole.params).items():
@@ -107,8 +107,8 @@ def test_sharded_tensors_load_as_one_model(folder, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "recurrent_gemma"])
-def test_the_reader_accepts_a_folder_from_transformers(kind, tmp_path):
-    """`save_pretrained` writes the recorded weights in shards, and the same settings as this project."""
+def test_a_folder_from_save_pretrained_is_read(kind, tmp_path):
+    """The recorded folder of `save_pretrained` has shards and the same settings as `write_folder`."""
     theirs, folder = tmp_path / "theirs", write_folder(tmp_path / "there", kind)
     shutil.copytree(RECORDED / kind, theirs)
     shutil.copy(folder / "tokenizer.json", theirs)
@@ -122,7 +122,7 @@ def test_the_reader_accepts_a_folder_from_transformers(kind, tmp_path):
 @each_kind
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
-    """Read a folder of `transformers`, write and read ours, and write a folder of `transformers`."""
+    """Read their folder, write and read our folder, then write their folder."""
     before = {name: tensor.astype(jnp.dtype(dtype)) for name, tensor in recorded(kind)[1].items()}
     folder, back = write_folder(tmp_path / "there", kind, before), tmp_path / "back"
     read = read_huggingface(folder)
@@ -136,10 +136,10 @@ def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
         assert (after[name].dtype, after[name].tobytes()) == (tensor.dtype, tensor.tobytes()), name
     computed = model_of_folder(tmp_path / "here").params
     assert {leaf.dtype.name for leaf in jax.tree.leaves(computed)} == {"float32"}
-    found, wanted = json.loads((back / "config.json").read_text()), described(kind)
-    # `transformers` writes `dtype`; the reader accepts both names.
-    assert (found.pop("torch_dtype"), wanted["dtype"]) == (dtype, "float32")
-    assert {name: wanted[name] for name in found} == found
+    found, expected = json.loads((back / "config.json").read_text()), described(kind)
+    # `transformers` writes `dtype`, and reads both.
+    assert (found.pop("torch_dtype"), expected["dtype"]) == (dtype, "float32")
+    assert {name: expected[name] for name in found} == found
     there, again = (json.loads((path / "tokenizer.json").read_text()) for path in (folder, back))
     assert there == again
     named = json.loads((back / "tokenizer_config.json").read_text())
@@ -151,8 +151,8 @@ def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
     }[kind]
 
 
-def test_the_reader_accepts_names_and_settings_of_other_writers(tmp_path, folder):
-    """The authors' name of the embedding, a tied head in the file, and half precision."""
+def test_folders_of_other_writers_are_read(tmp_path, folder):
+    """The folder has the authors' name of the embedding, a copy of the tied head, and half precision."""
     tensors = {name: tensor.astype(np.float16) for name, tensor in recorded("mamba")[1].items()}
     rows = tensors.pop(EMBEDDING)
     tensors |= {"backbone.embedding.weight": rows, HEAD: rows.copy()}
@@ -174,8 +174,8 @@ def test_an_untied_head_stays_untied(tmp_path):
     np.testing.assert_array_equal(back[HEAD], tensors[HEAD])
 
 
-def test_a_written_model_has_the_same_scores(tmp_path, folder):
-    """Because of the embedding's scale, embedding and head are two tensors."""
+def test_an_exported_model_keeps_its_scores(tmp_path, folder):
+    """The scale of the embedding makes the embedding and the head two tensors."""
     tokenizer = read_huggingface(folder).tokenizer
     config = Config(
         model=ModelConfig(
@@ -196,7 +196,7 @@ def test_a_written_model_has_the_same_scores(tmp_path, folder):
     described = json.loads((tmp_path / "out" / "config.json").read_text())
     assert described["tie_word_embeddings"] is False
     assert described["eos_token_id"] is None
-    # The reader requires an end-of-text token.
+    # A folder must have an end token.
     (tmp_path / "out" / "config.json").write_text(json.dumps(described | {"eos_token_id": 0}))
     read = read_huggingface(tmp_path / "out")
     tokens = 256 + random.integers(0, PIECES, (1, 7))
@@ -261,14 +261,14 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "message"), SETTINGS)
-def test_settings_are_refused_by_name(kind, changes, message, tmp_path):
+def test_an_invalid_setting_is_named(kind, changes, message, tmp_path):
     with pytest.raises(InteropError, match=re.escape(message)) as refused:
         read_huggingface(write_folder(tmp_path / "there", kind, **changes))
     assert str(refused.value).startswith(f"{tmp_path}/there/config.json")
 
 
 NORM, PROJECTIONS = "backbone.norm_f.weight", "model.layers.2.temporal_block"
-# Tensors by name. None removes a tensor.
+# Changed tensors by name; None removes a tensor.
 TENSORS = [
     ("mamba", {"backbone.layers.1.mixer.D": None}, "lacks the tensor 'backbone.layers.1.mixer.D'"),
     ("mamba", {"backbone.x.bias": np.zeros(32, np.float32)}, "holds the tensor 'backbone.x.bias', which"),
@@ -282,14 +282,14 @@ TENSORS = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "message"), TENSORS)
-def test_tensors_are_refused_by_name(kind, changes, message, tmp_path):
+def test_an_invalid_tensor_is_named(kind, changes, message, tmp_path):
     tensors = recorded(kind)[1] | changes
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     with pytest.raises(InteropError, match=re.escape(message)):
         read_huggingface(write_folder(tmp_path / "there", kind, tensors))
 
 
-def test_files_are_refused_by_name(tmp_path):
+def test_an_invalid_file_is_named(tmp_path):
     shards = write_folder(tmp_path / "shards", shards=2)
     index = shards / "model.safetensors.index.json"
     listed = json.loads(index.read_text())
@@ -322,7 +322,7 @@ def test_files_are_refused_by_name(tmp_path):
     refused("tokenizer.json: the tokenizer model cannot be read")
 
 
-def test_models_that_transformers_lacks_are_refused(tmp_path, folder):
+def test_models_without_a_transformers_class_are_refused(tmp_path, folder):
     read = read_huggingface(folder)
     for changes, message in (
         (

@@ -1,4 +1,4 @@
-"""`init.from`: parameters by name from a run, one of its checkpoints, or an export; the rest is logged."""
+"""`init.from` loads parameters by name from a run, a checkpoint or an export, and logs the others."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def encoder_config(positions, **model):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A workdir with two checkpoints, an export of the second, and both parameter sets."""
+    """A workdir with two checkpoints, an export of the second, and the parameters of both."""
     folder = tmp_path_factory.mktemp("source")
     config = micro_config()
     saved = write_workdir(folder / "run", config, steps=(5, 9))
@@ -51,7 +51,7 @@ def source(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("path", "step"), [("run", 9), ("run/checkpoints/00000005", 5), ("export", 9)])
-def test_every_kind_of_source_gives_the_saved_parameters(source, path, step):
+def test_every_kind_of_source_restores_the_saved_parameters(source, path, step):
     folder, saved = source
     initial = read(folder / path, micro_config())
     params = initial.put_into(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), abstract(micro_config())))
@@ -66,7 +66,7 @@ def test_a_workdir_without_a_configuration_is_refused(tmp_path):
         config_of_source(str(tmp_path))
 
 
-def test_parameters_that_do_not_fit_are_skipped_and_logged(source):
+def test_mismatched_parameters_are_skipped_and_logged(source):
     folder, saved = source
     initial = read(folder / "run", micro_config(mlp_features=32, tie_embeddings=False))
     assert initial.new["head"] == "float32[640, 16]"
@@ -96,7 +96,7 @@ def test_invalid_sources_are_refused(source, tmp_path):
 
 @pytest.fixture(scope="module")
 def encoder_source(tmp_path_factory):
-    """A workdir of an encoder with 128 positions, its export, and its parameters."""
+    """A workdir of an encoder of 128 positions, its export, and its parameters."""
     folder = tmp_path_factory.mktemp("encoder")
     config = encoder_config(128)
     saved = write_workdir(folder / "run", config)
@@ -133,7 +133,7 @@ def test_a_table_of_positions_of_another_width_is_refused(encoder_source):
         read(source, encoder_config(300, features=32))
 
 
-def test_a_source_is_checked_before_it_is_read(source):
+def test_check_source_names_a_checkpoint(source):
     folder, _ = source
     run, export = str(folder / "run"), str(folder / "export")
     assert check_source(run, name_checkpoint=False) == run
@@ -143,13 +143,13 @@ def test_a_source_is_checked_before_it_is_read(source):
 
 
 @pytest.mark.slow
-def test_a_run_starts_with_the_parameters_of_another(tmp_path):
+def test_a_run_starts_with_the_parameters_of_another_run(tmp_path):
     corpus = write_corpus(tmp_path)
     first, second = tmp_path / "first", tmp_path / "second"
     fixed = ("--config.train.num_steps=2", "--config.eval.rows=1")
     status, output = finish(train_command(first, corpus, *fixed, variant="fixed"))
     assert status == 0, output
-    # A rate this small changes the parameters by less than rounding.
+    # With this rate, an update is below the rounding error.
     slow = ("--config.optimizer.learning_rate=1e-30", "--config.optimizer.final_learning_rate=0.0")
     command = train_command(
         second,
@@ -164,12 +164,12 @@ def test_a_run_starts_with_the_parameters_of_another(tmp_path):
     assert status == 0, output
     assert re.search(r"init\.from: \.\./.*/first step 2: loaded", output), output
     assert "computes differently: config.model.norm_epsilon: it has 1e-06, this run 1e-05\n" in output
-    found, wanted = checkpoint_arrays(second, 2), checkpoint_arrays(first, 2)
-    params = [name for name in wanted if name.startswith("state/params/")]
+    found, expected = checkpoint_arrays(second, 2), checkpoint_arrays(first, 2)
+    params = [name for name in expected if name.startswith("state/params/")]
     assert params
     for name in params:
-        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
-    # A resumed run reads its own checkpoint.
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    # A run that resumes reads its own checkpoint.
     status, output = finish(command)
     assert status == 0, output
     assert "init.from:" not in output

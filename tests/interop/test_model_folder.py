@@ -1,4 +1,4 @@
-"""An exported model reads back bit for bit, and errors name the file and the field."""
+"""An exported model reads back bit for bit; errors name each mismatch."""
 
 import json
 import random
@@ -66,13 +66,13 @@ def exported(tmp_path_factory, tokenizer):
 
 @pytest.fixture
 def folder(tmp_path, exported):
-    """An exported folder, which a test may change."""
+    """A copy of an exported folder for one test to change."""
     return Path(shutil.copytree(exported, tmp_path / "exported"))
 
 
-def assert_same_bits(found, wanted):
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+def assert_same_bits(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
@@ -101,8 +101,8 @@ def test_round_trip_of_every_type(dtype, tmp_path, tokenizer):
     assert_same_bits(read_model(tmp_path / "out").params, params)
 
 
-def test_names_are_stable_with_one_tensor_per_layer(folder, tokenizer):
-    """Other programs rely on these names."""
+def test_names_are_stable_and_each_layer_is_a_tensor(folder, tokenizer):
+    """Other programs depend on these names."""
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     vocab = tokenizer.vocab_size
     layer = {
@@ -127,14 +127,14 @@ def test_names_are_stable_with_one_tensor_per_layer(folder, tokenizer):
     assert tensors["layers.1.mixer.forget_gate.kernel"].tobytes() == stacked[1].tobytes()
 
 
-def test_parameters_from_names_inverts_name_parameters():
+def test_parameters_convert_to_names_and_back():
     shapes = parameter_shapes(build_model(config_of().model, 384))
     params = jax.tree.map(lambda leaf: np.arange(leaf.size).reshape(leaf.shape), shapes)
     assert_same_bits(parameters_from_names(name_parameters(params), shapes), params)
 
 
 def test_a_file_without_checksums_is_read(folder):
-    """Another program may have written the file."""
+    """Files of other programs have no checksums."""
     path = folder / "model.safetensors"
     before = read_model(folder).params
     safetensors.numpy.save_file(safetensors.numpy.load_file(path), path)
@@ -155,7 +155,7 @@ def change_tensors(folder, change):
     write_weights(path, tensors)
 
 
-def test_any_damaged_byte_is_noticed(folder):
+def test_a_damaged_byte_is_detected(folder):
     path = folder / "model.safetensors"
     content = path.read_bytes()
     header = int.from_bytes(content[:8], "little")
@@ -178,14 +178,14 @@ def damage(folder):
 
 
 def put_integers(folder):
-    """Write integers with the library, because `write_weights` refuses them."""
+    """Write integers with safetensors alone, because `write_weights` refuses them."""
     path = folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
     safetensors.numpy.save_file(tensors | {"final_norm.scale": np.ones(16, np.int32)}, path)
 
 
 def describes(**changes):
-    """Return a function that changes fields in a folder's config.json."""
+    """Return a function that changes fields of config.json, in the model section or at the top level."""
 
     def change(folder):
         path = folder / "config.json"
@@ -199,7 +199,7 @@ def describes(**changes):
 
 
 def tensors_with(**changes):
-    """Return a function that changes a folder's tensors by name. None removes a tensor."""
+    """Return a function that changes tensors of a folder by name; None removes a tensor."""
 
     def change(tensors):
         for name, tensor in changes.items():
@@ -212,7 +212,7 @@ def config_of_text(text):
     return lambda folder: (folder / "config.json").write_text(text)
 
 
-# The messages after the names of the folder and "model.safetensors".
+# Changes, and the error messages after the folder's name and "model.safetensors: ".
 WEIGHTS = [
     (damage, "tensor 'layers.2.mlp.gate.kernel' is damaged: its bytes have ch"),
     (tensors_with(**{"layers.1.mlp.in.kernel": None}), "lacks the tensor 'layers.1.mlp.in.kernel', which"),
@@ -229,15 +229,15 @@ CONFIGS = [
     (describes(step="seven"), ".step: found 'seven'"),
 ]
 REFUSED = [
-    *((change, f"model.safetensors: {said}") for change, said in WEIGHTS),
-    *((change, f"config.json{said}") for change, said in CONFIGS),
+    *((change, f"model.safetensors: {message}") for change, message in WEIGHTS),
+    *((change, f"config.json{message}") for change, message in CONFIGS),
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), REFUSED)
-def test_errors_name_the_field_or_tensor(change, said, folder):
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_errors_name_the_fault(change, message, folder):
     change(folder)
-    assert message_of(folder).startswith(f"{folder}/{said}")
+    assert message_of(folder).startswith(f"{folder}/{message}")
 
 
 def test_an_unknown_field_of_the_config_is_ignored(folder, caplog):
@@ -256,21 +256,21 @@ def test_a_missing_file_is_named(folder, name):
 
 
 @pytest.mark.parametrize("pieces", [300, 400])
-def test_a_tokenizer_that_does_not_match_is_refused(folder, pieces, tokenizer):
-    """The hash differs with the same number of pieces; with more, the number of pieces differs."""
+def test_another_tokenizer_is_refused(folder, pieces, tokenizer):
+    """The hash differs with the same number of pieces, the number with more pieces."""
     words = random.Random(1)
     texts = ["".join(words.choices("abcdefghijklmno ", k=200)) for _ in range(200)]
     other = train_tokenizer(texts, pieces, tokenizer_type="bpe")
     other.save(folder / "tokenizer.model")
     field = "vocab_size" if pieces == 400 else "tokenizer_sha256"
-    found, wanted = (getattr(one, field.removeprefix("tokenizer_")) for one in (other, tokenizer))
+    found, expected = (getattr(one, field.removeprefix("tokenizer_")) for one in (other, tokenizer))
     assert message_of(folder) == (
         f"{folder}/tokenizer.model: does not fit the weights: its {field} is {found}; "
-        f"{folder}/model.safetensors was made with {wanted}"
+        f"{folder}/model.safetensors was made with {expected}"
     )
 
 
-def test_existing_folders_and_unsupported_types_are_refused(folder, tokenizer, tmp_path):
+def test_existing_folders_and_unknown_types_are_refused(folder, tokenizer, tmp_path):
     config = config_of()
     params = random_params(config, tokenizer.vocab_size)
     with pytest.raises(InteropError, match=r"exported: exists; allowed: the name of a new folder$"):
@@ -281,7 +281,7 @@ def test_existing_folders_and_unsupported_types_are_refused(folder, tokenizer, t
     assert not (tmp_path / "new").exists()
 
 
-def test_an_export_succeeds_after_a_failed_export(folder, tokenizer, tmp_path):
+def test_an_export_succeeds_after_a_failed_one(folder, tokenizer, tmp_path):
     shutil.copytree(folder, tmp_path / "new.partial")
     config = config_of()
     write_model(tmp_path / "new", config, random_params(config, tokenizer.vocab_size), tokenizer, 7)
@@ -289,7 +289,7 @@ def test_an_export_succeeds_after_a_failed_export(folder, tokenizer, tmp_path):
     assert read_model(tmp_path / "new").step == 7
 
 
-def test_empty_and_scalar_weights_round_trip(tmp_path):
+def test_empty_and_scalar_weights_are_read_back(tmp_path):
     tensors = {"empty": np.zeros((0, 3), np.float32), "one": np.array(2.5, np.float32)}
     write_weights(tmp_path / "w", tensors)
     found = read_weights(tmp_path / "w", {name: tensor.shape for name, tensor in tensors.items()}, "here")

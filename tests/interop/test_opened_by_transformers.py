@@ -14,10 +14,10 @@ from tests.interop.huggingface_folders import scores_of, write_random_folder
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "recurrent_gemma"])
-def test_scores_match_transformers(kind, tmp_path, torch_packages):
+def test_written_folders_have_the_same_scores_in_transformers(kind, tmp_path, torch_packages):
     read = read_huggingface(write_random_folder(tmp_path / "there", kind))
     rng = np.random.default_rng(5)
-    # Large weights, so biases, norms and decays matter as much as the maps.
+    # Large weights, so errors in biases, norms and decays show as much as errors in maps.
     params = jax.tree.map(
         lambda leaf: np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), read.params
     )

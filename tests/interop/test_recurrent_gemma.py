@@ -1,4 +1,4 @@
-"""A RecurrentGemma computes the same here and in `transformers`."""
+"""A RecurrentGemma of `transformers` has the same scores and gradients in this project."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def recorded():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory, recorded):
-    """Return configuration, parameters, and a function (parameters, cotangent) -> scores and gradient."""
+    """Return the configuration, the parameters, and (parameters, cotangent) -> scores and gradient."""
     read = read_huggingface(write_folder(tmp_path_factory.mktemp("recorded") / "there", KIND))
     model = build_model(read.config.model, read.tokenizer.vocab_size)
     tokens = jnp.asarray(recorded[0]["tokens"]) + 256
@@ -57,7 +57,7 @@ def close(found, expected, **message):
 
 
 def in_table(cotangent, rows=384):
-    """Return the cotangent of the scores of all ids."""
+    """Return the cotangent for the scores of all ids."""
     whole = np.zeros((*cotangent.shape[:-1], rows), np.float32)
     whole[..., TEXT] = cotangent
     return whole
@@ -117,7 +117,7 @@ def test_the_configuration_describes_the_differences(compiled):
     )
     assert model.section(HawkConfig) == HawkConfig(heads=2, conv_width=4, bias=True)
     assert model.section(GriffinConfig).pattern == "recurrent,recurrent,attention"
-    # 4.90625 is the square root of 24 in bfloat16.
+    # 4.90625 is the root of 24 in bfloat16.
     assert (model.embedding_scale, model.logit_soft_cap) == (4.90625, 5.0)
     assert (model.begin_token, model.end_token, model.start_token) == (258, 257, False)
     assert (model.min_predicted_id, model.max_predicted_id) == (256, 279)
@@ -134,7 +134,7 @@ def test_a_text_begins_with_one_begin_token(compiled):
     assert text_start(model) == 258
 
 
-def test_the_reader_accepts_settings_of_older_files(tmp_path):
+def test_settings_of_older_files_are_read(tmp_path):
     old = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "embeddings_scale_by_sqrt_dim": True}
     other = write_folder(tmp_path / "old", KIND, rope_parameters=..., head_dim=..., **old)
     assert read_huggingface(other).config == read_huggingface(write_folder(tmp_path / "there", KIND)).config
@@ -151,7 +151,7 @@ def test_the_reader_accepts_settings_of_older_files(tmp_path):
         (lambda model: with_section(model, HawkConfig, heads=4), "model.hawk.heads: found 4; allowed: 2,"),
     ],
 )
-def test_models_that_transformers_lacks_are_refused(change, message, compiled):
+def test_models_without_a_transformers_class_are_refused(change, message, compiled):
     model: ModelConfig = compiled[0].model
     with pytest.raises(InteropError, match=f"^{message}"):
         kind_of_model(model).from_config(change(model), PIECES)

@@ -1,4 +1,4 @@
-"""A state reads back bit for bit, only for its own model. Every damaged byte is detected."""
+"""A state reads back bit for bit, only for its own model; checks detect every damaged byte."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ SIZES = {"layers": 2, "features": 16, "state": 16, "mlp_features": 16}
 
 
 def some_state(model):
-    """Return a state of random finite values."""
+    """Return a state of random finite numbers."""
     random = np.random.default_rng(0)
     shapes = cache_shapes(model)
     cache = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(leaf.dtype), shapes)
@@ -53,7 +53,7 @@ SECTIONS = {
         GriffinConfig("recurrent,attention"),
         AttentionConfig(HEADS, window=8),
     ),
-    # Commands do not save this growing state, but the file format supports its cache.
+    # `generate` does not save this state, because it grows; the file format supports its cache.
     "no window": (AttentionConfig(HEADS),),
 }
 CACHES = [*((name, "window") for name in language_model_names()), ("transformer", "no window")]
@@ -61,8 +61,8 @@ CACHES = [*((name, "window") for name in language_model_names()), ("transformer"
 
 @pytest.mark.parametrize(("name", "sections"), CACHES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_round_trip(name, sections, dtype, path):
-    """Without a convolution the cache has an empty array."""
+def test_a_state_is_read_back_bit_for_bit(name, sections, dtype, path):
+    """Without a convolution, the cache has an empty array."""
     model = model_of(name, dtype=dtype, sections=SECTIONS[sections])
     state = some_state(model)
     assert write(path, state) == path.stat().length
@@ -92,7 +92,7 @@ def test_an_unreadable_type_is_not_written(path):
     assert not path.exists()
 
 
-def test_round_trip_in_a_bucket(bucket_url):
+def test_a_state_in_a_bucket_is_read_back(bucket_url):
     model = model_of()
     state = some_state(model)
     write(make_path(f"{bucket_url}/book.state"), state)
@@ -102,7 +102,7 @@ def test_round_trip_in_a_bucket(bucket_url):
         read_state(make_path(f"{bucket_url}/no.state"))
 
 
-def test_every_damaged_byte_and_every_truncation_is_detected(path):
+def test_damaged_bytes_and_truncated_files_are_detected(path):
     write(path, some_state(model_of("birdie_ssm", layers=1)))
     contents = path.read_bytes()
     for place in range(len(contents)):
@@ -110,7 +110,7 @@ def test_every_damaged_byte_and_every_truncation_is_detected(path):
         damaged[place] ^= 1 << place % 8
         path.write_bytes(bytes(damaged))
         with pytest.raises(InteropError, match=r"book\.state"):
-            # Damage to the identity or the format raises the same error.
+            # Some damaged bytes change the format or the model, which fails with another message.
             read_state(path).state_of(model_of("birdie_ssm", layers=1), IDENTITY)
     for length in range(len(contents)):
         path.write_bytes(contents[:length])
@@ -133,22 +133,22 @@ def test_a_failed_write_keeps_the_old_file(path, monkeypatch):
 
 
 def test_states_of_other_models_are_refused(path):
-    model, stranger, missing = model_of(), "d" * 64, path.with_name("no.state")
+    model, other_hash, missing = model_of(), "d" * 64, path.with_name("no.state")
     write(path, some_state(model))
 
-    def refused(said, path=path, model=model, **changes):
+    def refused(message, path=path, model=model, **changes):
         with pytest.raises(InteropError) as error:
             read_state(path).state_of(model, replace(IDENTITY, **changes))
-        assert str(error.value).startswith(f"{path}: {said}")
+        assert str(error.value).startswith(f"{path}: {message}")
 
     refused(
         "belongs to gated_ssm_plus of runs/a step 9 (config aaaaaaaaaaaa, parameters bbbbbbbbbbbb); found "
         "hawk of runs/b step 5 (config aaaaaaaaaaaa, parameters dddddddddddd); allowed: the model that",
-        **{"name": "hawk", "origin": "runs/b step 5", "parameters_sha256": stranger},
+        **{"name": "hawk", "origin": "runs/b step 5", "parameters_sha256": other_hash},
     )
-    refused("belongs to", architecture_sha256=stranger)
-    refused("was read with the tokenizer cccccccccccc of runs/a step 9; found", tokenizer_sha256=stranger)
-    # A moved folder is still the same model.
+    refused("belongs to", architecture_sha256=other_hash)
+    refused("was read with the tokenizer cccccccccccc of runs/a step 9; found", tokenizer_sha256=other_hash)
+    # A moved folder is the same model.
     assert read_state(path).state_of(model, replace(IDENTITY, origin="exported/a step 9")).tokens == 1000
     refused("does not fit gated_ssm_plus: array 'state' is float32[2, 1, 8];", model=model_of(layers=3))
     refused("not found; allowed: a file that birdie_jax.generate --save_state wrote", path=missing)
@@ -159,7 +159,7 @@ def test_states_of_other_models_are_refused(path):
     refused("is damaged, or is not a saved state (KeyError: ")
 
 
-def test_identify_model():
+def test_the_identity_depends_on_architecture_and_parameters():
     config = Config(model=ModelConfig(**SIZES))
     tokenizer = small_tokenizer()
     params = random_params(config, tokenizer.vocab_size, 0)

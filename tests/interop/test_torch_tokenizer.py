@@ -1,4 +1,4 @@
-"""A tokenizer.json encodes like its source tokenizer and adds the prompt format."""
+"""A tokenizer.json encodes like its source tokenizer, and adds the form of prompts."""
 
 import json
 import re
@@ -36,26 +36,27 @@ def test_ids_match_the_tokenizer(tokenizer):
         return sum(model["vocab"][token][1] for token in ids)
 
     for text in TEXTS:
-        # The two libraries break ties differently in long runs of spaces.
+        # The two libraries split long runs of spaces at different places with equal scores.
         short = re.sub(" {17,}", " ", text)
-        wanted = tokenizer.encode(short).tolist()
+        expected = tokenizer.encode(short).tolist()
         found = made.encode(short, add_special_tokens=False).ids
-        if found != wanted:
-            # In a unigram model, two segmentations may have the same probability except for rounding.
-            assert model["type"] == "Unigram" and score(found) == pytest.approx(score(wanted), rel=1e-6)
-            assert sum(one != other for one, other in zip(found, wanted, strict=True)) < 1e-3 * len(wanted)
+        if found != expected:
+            # A unigram model may have two splits of a text with equal probabilities, except for rounding.
+            assert model["type"] == "Unigram" and score(found) == pytest.approx(score(expected), rel=1e-6)
+            differences = sum(one != other for one, other in zip(found, expected, strict=True))
+            assert differences < 1e-3 * len(expected)
         assert made.encode(short).ids == [PREFIX_LM, *found, START]
-        assert made.decode(wanted, skip_special_tokens=False) == short
+        assert made.decode(expected, skip_special_tokens=False) == short
 
 
-def test_special_tokens_keep_their_ids(tokenizer):
+def test_special_tokens_have_their_ids(tokenizer):
     made = tokenizers.Tokenizer.from_str(tokenizer_json(tokenizer, FORM))
     for token in range(256):
         assert made.token_to_id(special_token_name(token)) == token
     assert made.encode("a[COPY]", add_special_tokens=False).ids[-1] == 29
 
 
-def test_a_tokenizer_that_normalises_is_refused(tokenizer):
+def test_a_normalising_tokenizer_is_refused(tokenizer):
     if tokenizer.is_json:
         return
     proto = __import__("sentencepiece.sentencepiece_model_pb2").sentencepiece_model_pb2.ModelProto()

@@ -1,4 +1,4 @@
-"""`transformers` opens every model of this project without JAX and computes the same results."""
+"""`transformers` opens every model of this project without JAX, and computes the same scores."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ _MATRICES = (
     GatedDeltaNetConfig(heads=4, key_heads=2),
 )
 _ENCODER = (EncoderConfig(positions=128, attention_heads=4, ssm_state=8, ssm_heads=2, activation="exact"),)
-# All settings in which models of other programs differ.
+# All settings that only models of other programs use.
 _FOREIGN = {
     "norm_offset": 1.0,
     "mlp_bias": True,
@@ -120,15 +120,15 @@ def config_of(kind):
 
 def exported(kind) -> ExportedModel:
     config, tokenizer = config_of(kind), small_tokenizer()
-    # Large weights, so biases, norms and decays matter as much as the maps. `_QUIETER` has the kinds whose
-    # rounding errors would grow too much over the layers.
+    # Large weights, so errors in biases, norms and decays show as much as errors in maps. Some kinds have
+    # smaller weights, because rounding errors grow with the layers.
     params = random_params(config, tokenizer.vocab_size, 0)
     params = jax.tree.map(lambda leaf: leaf * np.float32(_QUIETER.get(kind, 1)), params)
     return ExportedModel(config, params, tokenizer, 7)
 
 
 def inputs(kind):
-    """Return two rows. The second has padding on its left and, for encoders, two texts."""
+    """Return two rows; the second row has padding to its left, and for encoders two texts."""
     random = np.random.default_rng(1)
     tokens = random.integers(NUM_SPECIAL_TOKENS, NUM_SPECIAL_TOKENS + 300, (ROWS, LENGTH)).astype(np.int32)
     mask = np.ones((ROWS, LENGTH), np.int32)
@@ -141,7 +141,7 @@ def inputs(kind):
 
 
 def reference(kind, model: ExportedModel):
-    """Return the scores of the JAX model, and the class scores of an encoder with a head."""
+    """Return the scores of the model in JAX, and for an encoder with a head the scores of the classes."""
     module, (tokens, mask) = build_model(model.config.model, model.tokenizer.vocab_size), inputs(kind)
     started = np.cumsum(tokens == START, axis=1) > 0
     bidirectional = (mask > 0) & (~started | (kind in ENCODERS))
@@ -156,7 +156,7 @@ def reference(kind, model: ExportedModel):
         "whole": scores(model.params, jnp.asarray(tokens), jnp.asarray(mask), jnp.asarray(bidirectional))
     }
     if model.config.model.head:
-        # The head scores the first sample of a row, so a row must not begin with padding.
+        # `score_samples` scores the first sample of a row, so texts must not begin with padding.
         texts = [row[given > 0] for row, given in zip(tokens, mask, strict=True)]
         found["classes"] = [_class_scores(module, model.params, text) for text in texts]
     return {name: np.asarray(value) for name, value in found.items()}
@@ -171,7 +171,7 @@ def _class_scores(module, params, text):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, torch_packages):
-    """The results of `transformers` for each model, and the expected results."""
+    """The folder, the expected values, and the values from `transformers`, by kind of model."""
     folder = tmp_path_factory.mktemp("models")
     expected = {}
     for kind in MODELS:
@@ -220,7 +220,7 @@ def test_scores_match_the_jax_model(kind, found):
     if kind in LANGUAGE_MODELS:
         close(values["kept"], expected[:, -3:])
         close(values["right"][0], expected[1][mask[1]])
-        # The attention of griffin has a window.
+        # The attention of this griffin has a window.
         assert values["cache_grows"] == (kind in ("transformer", "hybrid"))
         assert values["direction_matters"] == config_of(kind).model.bidirectional
         assert values["half_is_finite"]
@@ -254,7 +254,7 @@ def test_answers_match_generate(kind, found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
-def test_losses_cover_only_the_answer(kind, found):
+def test_the_loss_covers_the_answer(kind, found):
     _, expected, values = found
     tokens, mask = inputs(kind)
     scores = expected[kind]["whole"].astype(np.float64)
@@ -273,7 +273,7 @@ def test_class_scores_match_the_jax_model(found):
 
 
 @pytest.mark.slow
-def test_an_encoder_accepts_a_mask_in_a_text(found):
+def test_the_tokenizer_of_an_encoder_encodes_mask_tokens(found):
     (row,) = found[2]["bigs"]["prompt_tokens"]
     assert row[0] == make_objective("masked_lm").marker
     assert row[-2:].tolist() == [MASK, SEPARATOR]
@@ -282,7 +282,7 @@ def test_an_encoder_accepts_a_mask_in_a_text(found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_read_model_reads_a_folder_that_transformers_saved(kind, found):
+def test_folders_from_save_pretrained_are_read_back(kind, found):
     folder = found[0] / kind
     for name in ("modeling", "configuration"):
         assert list((folder / "saved").glob(f"{name}_*.py"))
@@ -306,7 +306,7 @@ def same_model(found, expected):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", MODELS)
-def test_round_trip_is_bit_for_bit(kind, tmp_path):
+def test_a_folder_is_read_back_bit_for_bit(kind, tmp_path):
     model = exported(kind)
     write_transformers(tmp_path / "there", model, prompt_form(model.config))
     same_model(read_model(tmp_path / "there"), model)
@@ -316,7 +316,7 @@ def test_round_trip_is_bit_for_bit(kind, tmp_path):
         assert f"class {own}(" in (tmp_path / "there" / f"{file}.py").read_text()
 
 
-def test_the_prompt_format_matches_generate():
+def test_the_prompt_form_matches_generate():
     assert prompt_form(config_of("gated_ssm"))[:3] == ((PREFIX_LM,), (START,), ())
     assert isinstance(make_prompt("abc", make_objective("prefix_lm"), small_tokenizer()), Prompt)
 
@@ -346,7 +346,7 @@ def test_a_custom_mixer_is_refused():
         ),
     ],
 )
-def test_models_with_a_class_in_other_libraries_use_it(fields, expected):
+def test_has_counterpart_reports_classes_of_other_libraries(fields, expected):
     assert has_counterpart(ModelConfig(dtype="float32", **fields)) is expected
 
 

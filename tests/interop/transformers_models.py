@@ -1,6 +1,6 @@
 """Use each model of a folder like a user of `transformers`, and write the results: FOLDER.
 
-For every NAME.npz with inputs, there is a model in NAME/. The results go to NAME.found.npz.
+For each NAME.npz with inputs, the model is in NAME/. The script writes the results to NAME.found.npz.
 """
 
 import sys
@@ -33,7 +33,7 @@ def language_model(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.n
             cache, parts = read.cache, [read.logits[swap]]
             cache.reorder_cache(torch.tensor(swap))
             before = cache_sizes(cache)
-            # Decode token by token, and the last two tokens at once.
+            # The tokens after the prefix one by one, then the last two at once.
             for first, last in [(at, at + 1) for at in range(prefix, tokens.shape[1] - 2)] + [(-2, None)]:
                 cut = mask if last is None else mask[:, :last]
                 step = model(
@@ -62,7 +62,7 @@ def cache_sizes(cache) -> list[torch.Size]:
 
 
 def answers(model, folder: Path, given: dict[str, np.ndarray]) -> dict[str, object]:
-    """Return the greedy texts, and whether beams and sampling are correct."""
+    """Return the greedy answers, and the checks of beams and sampling."""
     tokenizer = AutoTokenizer.from_pretrained(folder, **TRUSTED)
     prompts = tokenizer(given["prompts"].tolist(), return_tensors="pt", padding=True)
     length, most = prompts.input_ids.shape[1], {"max_new_tokens": int(given["max_tokens"])}

@@ -1,4 +1,4 @@
-"""Write the scores of a folder's model, computed by `transformers`: FOLDER TOKENS.npy SCORES.npy."""
+"""Write the scores of a folder's model in `transformers`: FOLDER TOKENS.npy SCORES.npy."""
 
 import sys
 

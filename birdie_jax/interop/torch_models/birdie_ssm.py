@@ -9,7 +9,7 @@ from .recurrence import read_both_ways, resets_of_units
 
 
 class BirdieSSM(nn.Module):
-    """Minimalist SSM of Birdie's early draft (section 3.1). With the normalized input x_t:
+    """Minimalist SSM of Birdie's early draft (section 3.1). With the normalised input x_t:
 
     z_t = tau(W_k x_t)        f_t = sigmoid(W_f x_t)
     h_t = f_t * h_{t-1} + z_t

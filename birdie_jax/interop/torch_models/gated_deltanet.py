@@ -13,7 +13,7 @@ MAX_DECAY_LOG = 80.0
 
 
 class GatedDeltaNet(nn.Module):
-    """Gated DeltaNet (Yang et al. 2024, section 3.4). For a head and the normalized input x_t:
+    """Gated DeltaNet (Yang et al. 2024, section 3.4). For a head and the normalised input x_t:
 
         q_t = d_k^(-1/2) L2(SiLU(conv(W_q x)_t))    k_t = L2(SiLU(conv(W_k x)_t))
         v_t = SiLU(conv(W_v x)_t)                   beta_t = sigmoid(W_b x_t)

@@ -10,7 +10,7 @@ from .recurrence import read_both_ways, resets_of_units
 
 
 class GatedSSM(nn.Module):
-    """Gated SSM of the Birdie paper (section 3.4, appendix E.2). With the normalized input x_t:
+    """Gated SSM of the Birdie paper (section 3.4, appendix E.2). With the normalised input x_t:
 
         i_t = sigmoid(W_i x_t)        z_t = W_z x_t
         o_t = GeLU(W_o x_t)           f_t = sigmoid(W_f x_t + b_f)

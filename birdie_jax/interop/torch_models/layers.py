@@ -65,7 +65,7 @@ class RMSNorm(nn.Module):
         self.epsilon, self.offset = epsilon, offset
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize `x` and multiply by the learned scale."""
+        """Normalise `x` and multiply by the learned scale."""
         wide = x.float()
         inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
         return (wide * inverse * (self.weight.float() + self.offset)).to(x.dtype)
@@ -87,7 +87,7 @@ class GatedMLP(nn.Module):
 
 
 class ShortConvolution(nn.Module):
-    """Causal convolution of each channel over the last `width` tokens, with the newest token's tap first."""
+    """Causal convolution of each channel over the last `width` tokens, newest token's tap first."""
 
     def __init__(self, channels: int, width: int, bias: bool):
         super().__init__()

@@ -12,7 +12,7 @@ MAX_A_LOG = 80.0
 
 
 class Mamba(nn.Module):
-    """Mamba's block (Gu and Dao 2023, sections 3.2 and 3.4). With the normalized input x_t:
+    """Mamba's block (Gu and Dao 2023, sections 3.2 and 3.4). With the normalised input x_t:
 
     u_t = SiLU(conv(W_in x)_t + b)           z_t = W_z x_t
     [r_t, B_t, C_t] = W_x u_t                s_t = softplus(W_s r_t + b_s)

@@ -12,7 +12,7 @@ MAX_RATE_LOG = 80.0
 
 
 class Mamba2(nn.Module):
-    """Mamba-2's block (Dao and Gu 2024, section 7). For a head of P channels and the normalized input x_t:
+    """Mamba-2's block (Dao and Gu 2024, section 7). For a head of P channels and the normalised input x_t:
 
         u_t = SiLU(conv(W_in x)_t + b)     z_t = W_z x_t
         B_t = SiLU(conv(W_B x)_t + b_B)    C_t = SiLU(conv(W_C x)_t + b_C)
