@@ -1,4 +1,4 @@
-"""The console command: `birdie train` runs what `python -m birdie_jax.train` runs, from any folder.
+"""The console command `birdie`: `birdie train` is `python -m birdie_jax.train`, from any folder.
 
 It imports only the module of the verb. Launchers, such as `launch.local`, are verbs too.
 """
@@ -61,9 +61,9 @@ def _help() -> str:
 
 
 def _purpose(verb: str) -> str:
-    """Return the first sentence of a verb's docstring; the module is read, not imported."""
+    """Return the first sentence of a verb's docstring, without an import of the module."""
     spec = importlib.util.find_spec(_module_of(verb).rpartition(".")[0])
-    assert spec is not None and spec.submodule_search_locations  # its package is installed with this one
+    assert spec is not None and spec.submodule_search_locations  # this package's wheel includes it
     path = Path(spec.submodule_search_locations[0], f"{verb.rpartition('.')[2]}.py")
     first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
     return re.split(": `?python -m", first)[0].rstrip(".")

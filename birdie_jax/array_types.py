@@ -9,22 +9,22 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray, UInt32
 from jaxtyping import Key as KeyArray
 
-# On the host or on devices; a single row may lack the axis of rows.
+# Arrays on the host or on devices; an array of a single row may lack the axis `rows`.
 PackedIds = Int32[np.ndarray | Array, "*rows length"]
 PackedMask = Bool[np.ndarray | Array, "*rows length"]
 TokenIds = Int[Array, "rows length"]
 TokenMask = Bool[Array, "rows length"]
 Activations = Float[Array, "rows length features"]
 StateSequence = Float[Array, "rows length state"]
-# The output of a recurrence; heads of several channels may replace channels.
+# The output of a recurrence, by channels or by heads with several channels each.
 RecurrentSequence = Float[Array, "rows length *channels"]
-# A channel has one number, or several as in a selective scan; a head has a matrix.
+# The state of a recurrence: one number per channel, several in a selective scan, or a matrix per head.
 RowState = Float[Array, "rows *numbers state"]
 ArmVector = Float[Array, " arms"]
 Scalar = Float[Array, ""]
 Key = PRNGKeyArray
 KeyData = UInt32[Array, "2"]
-# One key for each row of a batch or of a part of it; then also for each layer.
+# One key for each row of a batch or of a part of it; `LayerKeys` also for each layer.
 RowKeys = KeyArray[Array, " rows"]
 LayerKeys = KeyArray[Array, "layers rows"]
 

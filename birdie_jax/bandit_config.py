@@ -110,9 +110,9 @@ class BanditConfig:
             (random over all arms, as published: the mass of a class stays near its share of the arms).
         average_best: the number of best candidates to average for the proposal; 1 = the best one.
         top_arms: M of `selection` top_arms.
-        explore_first: share of all decisions that always explore.
-        explore_decay: share of all decisions over which the probability of exploring then falls along a
-            cosine.
+        explore_first: the share of all decisions, from the first, that always explore.
+        explore_decay: the share of all decisions, after these, in which the probability of exploring falls
+            along a cosine.
         explore_from: the probability of exploring at the start of the fall.
         explore_to: the probability of exploring at the end of the fall and later.
         stages: the schedule of policy staged, by shares of the run, with weights of classes:

@@ -1,4 +1,4 @@
-"""`Batch`: the arrays that the host passes to the devices, and all that a model knows about its tokens."""
+"""`Batch`: the arrays that the host passes to the devices, with all inputs of a model."""
 
 from typing import NamedTuple
 
@@ -18,13 +18,13 @@ class Batch(NamedTuple):
 
     Attributes:
         tokens: int32, the model's inputs.
-        targets: int32, labels; read only where `loss_mask`.
+        targets: int32, labels; ignored where `loss_mask` is false.
         loss_mask: bool, true on positions with a label: the next token is in the target, or the label is in
             place.
         segment_ids: int32, 0 on padding and on the spacing between samples, 1.. = sample within the row.
         positions: int32, index within the sample, 0 on padding.
         bidirectional: bool, true on the context (the paper's attn_mask = 1), false from the start token on;
-            with labels in place true on the whole sample.
+            with labels in place, true on the whole sample.
         arm_ids: int32, the objective arm of the sample, -1 on padding; with several corpora, the arm plus
             the number of arms times the number of the corpus.
     """

@@ -100,7 +100,7 @@ class DataConfig:
         document_separator: text between two documents of a file; empty = each file is one document.
         document_filter: the condition on a record's fields to keep it as a document, as in "language == en
             and len(text) >= 200"; empty = all. See docs/prepare_text.md.
-        deduplicate: drop documents with the text of an earlier one.
+        deduplicate: whether to drop documents with the same text as an earlier document.
     """
 
     source: Text = "stdlib"
@@ -184,7 +184,7 @@ class MixerConfig:
     def influence_problem(self) -> tuple[str, str] | None:
         """The reason that the mixer cannot score tokens' influence for pruning, and the models that can.
 
-        Both are parts of a message: "found model 'transformer', <why>; allowed: <what can>".
+        Both are parts of a message: "found model 'transformer', <reason>; allowed: <models>".
         """
         if self.has_attention:
             return "which has attention, whose cache holds tokens", "a model without attention"
@@ -298,7 +298,7 @@ class ModelConfig:
             root of `features`.
         residual_dtype: the type of the residual stream; empty = `dtype`.
         start_token: whether a start token separates the context and the target of a prompt. Without it, as
-            in models of other programs, a prompt is only its text, all of it context.
+            in models of other programs, the whole prompt is text and context.
         begin_token: the id of the token that a model without a start token reads before every text; 0 =
             none.
         end_token: the id of the token that ends a text of such a model. Without a `begin_token`, the model
@@ -445,7 +445,7 @@ class TrainConfig:
         gate_statistics_every_steps: steps between two measurements, in pre-training, of saturated gates and
             of the state, by layer, on held-out rows; 0 = none.
         profile: steps to trace for xprof, first:last, as in "20:22".
-        average_decay: the factor of earlier parameters' weight at each addition, in parameter_average.
+        average_decay: the decay of earlier parameters' weight at each addition, in parameter_average.
         average_every_steps: steps between two additions, in parameter_average.
         trackers: names of trackers, separated by commas: wandb (Weights & Biases), mlflow, or a tracker
             that an import registers. The first process sends them the metrics.
@@ -568,7 +568,7 @@ class FinetuneLoraConfig:
 
     Attributes:
         rank: the rank of the products; 0 = train all parameters.
-        alpha: the products are multiplied by alpha / rank.
+        alpha: the scale; the products are multiplied by alpha / rank.
         maps: patterns of the names of the maps, separated by commas, as in "*/mixer/*"; * matches any text.
     """
 

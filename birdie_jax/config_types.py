@@ -43,13 +43,13 @@ Spacing = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 MAX_STEPS = 2_000_000_000
 Steps = Annotated[int, Bounds(at_least=1, at_most=MAX_STEPS)]
 StepsOrNone = Annotated[int, Bounds(at_least=0, at_most=MAX_STEPS)]
-# If one is damaged, another must remain.
+# At least 2, so one remains if the other is damaged.
 CheckpointsKept = Annotated[int, Bounds(at_least=2, at_most=MAX_STEPS)]
 
 LoraRank = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 LoraAlpha = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e6)]
 
-# A quotient by its square must stay within float32.
+# A number divided by its square must stay within float32.
 Temperature = Annotated[float, Bounds(at_least=0.05, at_most=100)]
 LossWeight = Annotated[float, Bounds(at_least=0, at_most=1e6)]
 
@@ -86,21 +86,21 @@ MeshSizeOrAutomatic = Annotated[int, Bounds(at_least=1, at_most=2**20, special=(
 # The distributed runtime counts milliseconds in int32, which is 24 days; this is 11.
 Seconds = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
-# At 1 nothing would remain.
+# A rate of 1 would drop everything.
 DropoutRate = Annotated[float, Bounds(at_least=0, less_than=1)]
 # The discretisation step dt of a state-space layer: above 100, a mode with real part -1/2 forgets
 # everything before the next token.
 StepSize = Annotated[float, Bounds(more_than=0, at_least=1e-8, at_most=100)]
 # The standard deviation of initial weights: below 1e-6 all are nearly equal, and above 10 nothing trains.
 InitialDeviation = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=10)]
-# The texts that an encoder distinguishes.
+# The number of texts that an encoder distinguishes.
 TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]
-# The maximum share of a sample's tokens to drop: at 1 nothing would remain.
+# The maximum share of a sample's tokens to drop; 1 would drop all of them.
 PrunedShare = Annotated[float, Bounds(at_least=0, less_than=1)]
-# A quotient by it must stay within float32.
+# A number divided by it must stay within float32.
 PositiveShare = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1)]
 Decay = Annotated[float, Bounds(at_least=0, less_than=1)]
 

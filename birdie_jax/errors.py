@@ -112,12 +112,12 @@ class CheckpointError(BirdieError, RuntimeError):
 
 
 class OtherCheckpointError(CheckpointError):
-    """There is no whole checkpoint, or its model, format or text differs from the command's."""
+    """No complete checkpoint exists, or its model, format or text differs from the command's."""
 
     status = 2
 
 
-class WorkdirInUse(ConfigError):  # noqa: N818 - it ends
+class WorkdirInUse(ConfigError):  # noqa: N818 - a temporary state
     """Another trainer holds the workdir; the message names it and the time."""
 
     status = 1
@@ -160,7 +160,7 @@ class PromptError(BirdieError, ValueError):
     """A prompt or its format is unusable; the message names the found value and the allowed ones."""
 
 
-class PromptTooLong(BirdieError, ValueError):  # noqa: N818 - a verdict on a prompt
+class PromptTooLong(BirdieError, ValueError):  # noqa: N818 - a property of a prompt
     """A prompt with its answer is longer than the model's limit."""
 
 
@@ -174,7 +174,7 @@ class ScoreError(BirdieError, ValueError):
     status = 1
 
 
-class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which the caller moves to another
+class UnsuitableText(ValueError):  # noqa: N818 - the caller tries another text
     """A text cannot become an example: for instance, it is too short or has no unique delimiter."""
 
 
@@ -182,12 +182,12 @@ class DamagedError(ValueError):
     """A checkpoint's bits differ from the saved ones; the message names them."""
 
 
-class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
+class NotFinite(ArithmeticError):  # noqa: N818 - a property of a state
     """The state contains NaN or infinity, so it gets no checkpoint."""
 
 
-class HistoryClosed(Exception):  # noqa: N818 - a message to the reader, not a fault
-    """Training has ended; no further mixture will be published."""
+class HistoryClosed(Exception):  # noqa: N818 - a signal, not an error
+    """Training has ended and publishes no further mixture."""
 
 
 def exit_status(error: BaseException) -> int:
@@ -254,7 +254,7 @@ def nearest_first(found: object, names: Iterable[str]) -> str:
 
     Args:
         found: the value of the user.
-        names: the allowed names, in the order of the rest.
+        names: the allowed names; names that are not similar keep their order.
     """
     known = list(names)
     # The time of a comparison grows with the product of the lengths.

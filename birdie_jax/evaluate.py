@@ -64,7 +64,7 @@ from birdie_jax.tasks.task_model import Workload, max_length_of, no_announcement
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _PROGRESS_SECONDS = 10.0
-# The time that a process may be silent while all join.
+# The time after which a process that does not answer counts as lost.
 _LOST_SECONDS = 60
 
 _WORKDIR = define_path("workdir", "Folder of a run.")

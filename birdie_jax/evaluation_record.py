@@ -134,7 +134,7 @@ class EvaluationRecord:
         main_metric: the main metric of the task.
         model: the model.
         answers: the number of scored answers.
-        refused: a line for each question or record that the model was not asked.
+        refused: a line for each question or record that the evaluation omitted.
         metrics: the scores by metric.
         groups: the parts of each group, from small to large.
         seconds: the duration of the evaluation.

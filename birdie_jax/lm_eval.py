@@ -18,7 +18,7 @@ from birdie_jax.command_line import refuse
 from birdie_jax.errors import BirdieError, ConfigError, shown
 
 try:
-    # The harness imports its own models only if there are none.
+    # The harness imports its own models only if none are registered.
     import lm_eval.models  # noqa: F401 # pyright: ignore[reportMissingImports]
     from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
     from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
@@ -156,7 +156,7 @@ def parse_model_arguments(arguments: Mapping[str, Any]) -> ModelArguments:
 def _rows(batch_size: int | str) -> int:
     if isinstance(batch_size, int):
         return batch_size
-    # `--batch_size 8` is a text, and auto:N means N tries.
+    # The harness passes the number of `--batch_size 8` as text; auto:N means N attempts.
     if batch_size.isdecimal() and int(batch_size) >= 1:
         return int(batch_size)
     if batch_size.split(":")[0] != "auto":

@@ -147,7 +147,7 @@ def run(config: Config) -> None:
 
 
 def _search(runs: Sequence[ResolvedRun], topology: Topology) -> None:
-    """Print each attempt when it ends, then the steps that no other step beats."""
+    """Print each attempt when it ends, then the frontier of time and memory."""
     _log(compiling_text(topology, len(runs), len(runs) * (len(LEVELS) - 1)))
     candidates = []
     for one in search_steps(runs, topology):

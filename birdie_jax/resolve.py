@@ -1,4 +1,4 @@
-"""A run with every choice made, from its configuration.
+"""Resolves the automatic choices of a configuration: sizes, mesh and model.
 
 Training, fine-tuning and `birdie_jax.plan` use a `ResolvedRun`. No other code chooses sizes, arranges
 devices, or builds the model of a run.
@@ -27,13 +27,13 @@ from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run with every choice made.
+    """A run without open choices.
 
     Attributes:
         config: the configuration, with a number for every size.
         mixture: the arms of pre-training, or an arm for each stage; losses are summed by arm.
         vocab_size: the number of rows of the embedding table.
-        mesh: the device mesh; its devices may be absent.
+        mesh: the device mesh; this machine may lack its devices.
         model: the model.
         policies: the policy of each parameter, in the structure of the parameters.
         explanation: one line with the chosen sizes and the reasons; empty if nothing was chosen.
@@ -90,7 +90,7 @@ def resolve_run(
     Args:
         config: the configuration.
         vocab_size: the number of rows of the embedding table.
-        devices: the devices of the run, which may be absent; None: JAX's devices.
+        devices: the devices of the run, which this machine may lack; None = JAX's devices.
         mixture: the arms of the run; None: the arms of `config.objectives`.
 
     Raises:
@@ -114,7 +114,7 @@ def resolve_run(
 
 
 def check_run(config: Config, num_arms: int) -> None:
-    """Check a run before its vocabulary is known, on the devices of JAX.
+    """Check a run on JAX's devices before its vocabulary is known.
 
     Args:
         config: the configuration.

@@ -107,7 +107,13 @@ class StartRecorder:
     """
 
     def __init__(self, workdir: Workdir, program: Program | None, processes: int):
-        """Take the workdir, the program (None: this process keeps no record) and the count of processes."""
+        """Create the recorder.
+
+        Args:
+            workdir: the workdir of the run.
+            program: the program of this process; None: this process keeps no record.
+            processes: the number of processes of the run.
+        """
         self._workdir = workdir
         self._program = program
         self._processes = processes

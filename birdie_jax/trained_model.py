@@ -59,7 +59,7 @@ class TrainedModel(NamedTuple):
         return f"{self.name} step {self.step}"
 
     def identify(self) -> ModelIdentity:
-        """Return the identity of the model. This reads all of its parameters."""
+        """Return the identity of the model, computed from all of its parameters."""
         return identify_model(self.config, self.params, self.tokenizer, origin=self.origin, step=self.step)
 
 

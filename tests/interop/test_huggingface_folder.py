@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "gated_deltanet"])
 def test_scores_match_transformers(kind, tmp_path):
-    """The record of gated_deltanet comes from its own functions with tensors of flash-linear-attention."""
+    """Gated DeltaNet: recorded from functions of `transformers`, with tensors of flash-linear-attention."""
     arrays, folder = recorded(kind)[0], write_folder(tmp_path / "there", kind)
     tokens, expected = arrays["tokens"], arrays["scores"]
     read = read_huggingface(folder)
