@@ -1,4 +1,4 @@
-"""A Gated DeltaNet in the layout of flash-linear-attention: its config.json and its tensors."""
+"""Gated DeltaNet of flash-linear-attention: counterparts of its config.json and tensors in this project."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ OUTSIDE = (Counterpart("model.norm.weight", ("final_norm.scale",), SAME),)
 """The tensors outside the layers, except the embedding and the head, which have other rows."""
 
 MODEL_TYPE = "gated_deltanet"
-# Settings that support only one value. Files may omit them.
+# Settings that support one value only; files may lack them.
 _BUILT: dict[str, Any] = {
     "use_gate": True,
     "use_short_conv": True,
@@ -59,7 +59,8 @@ _BUILT: dict[str, Any] = {
     "attn": None,
     "attnres_block_size": None,
 }
-# The default inner width of the MLP is two thirds of this ratio times the model's width, rounded up.
+# The default width of the MLP: 2/3 of the ratio times the model's width, rounded up to a multiple of the
+# unit.
 _HIDDEN_RATIO, _WIDTH_UNIT = 4, 256
 
 
@@ -74,19 +75,19 @@ class GatedDeltaNetSettings:
     """The settings of a config.json that define the computation, by the names of flash-linear-attention.
 
     Attributes:
-        vocab_size: the number of rows in the embedding.
+        vocab_size: the number of rows of the embedding.
         hidden_size: the width of the residual stream.
         num_hidden_layers: the number of layers.
-        num_heads: the number of heads for queries and keys.
+        num_heads: the heads of queries and keys.
         head_dim: the width of a key.
         expand_v: the width of a value divided by the width of a key.
         intermediate_size: the inner width of the MLP.
-        num_v_heads: the number of heads for values. If None, the number of heads for keys.
-        conv_size: the number of taps in the short convolutions.
-        allow_neg_eigval: whether beta ranges up to 2.
+        num_v_heads: the heads of values; None = `num_heads`.
+        conv_size: the taps of the short convolutions.
+        allow_neg_eigval: whether the maximum of beta is 2 instead of 1.
         norm_eps: the number added to the mean square in norms.
         tie_word_embeddings: whether the head is the embedding.
-        eos_token_id: the end-of-text token.
+        eos_token_id: the token that ends a text.
     """
 
     vocab_size: int
@@ -105,12 +106,12 @@ class GatedDeltaNetSettings:
 
     @property
     def embedding_scale(self) -> float:
-        """The factor on embedded tokens."""
+        """The factor of an embedded token."""
         return 1.0
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """The ids of the special tokens, by their names in a tokenizer's configuration."""
+        """The ids of the special tokens of the tokenizer."""
         return {"eos_token": self.eos_token_id}
 
     def to_json(self) -> dict[str, Any]:
@@ -188,15 +189,14 @@ def to_config(settings: GatedDeltaNetSettings, dtype: str, path: Path) -> Config
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> GatedDeltaNetSettings:
-    """Return the settings of a model for flash-linear-attention.
+    """Return the settings of the Gated DeltaNet in flash-linear-attention with this architecture.
 
     Args:
         model: the architecture.
-        vocab_size: the number of rows in their embedding.
+        vocab_size: the number of rows of the embedding in flash-linear-attention.
 
     Raises:
-        InteropError: the model is bidirectional, or flash-linear-attention does not support its decays, MLP
-            or residual stream.
+        InteropError: the model is bidirectional, or its decays, MLP, norms or residual stream differ.
     """
     section = model.section(GatedDeltaNetConfig)
     for field, found, allowed in (

@@ -121,7 +121,7 @@ def test_a_folder_from_save_pretrained_is_read(kind, tmp_path):
 
 @each_kind
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
+def test_a_folder_converts_back_bit_for_bit(kind, dtype, tmp_path):
     """Read their folder, write and read our folder, then write their folder."""
     before = {name: tensor.astype(jnp.dtype(dtype)) for name, tensor in recorded(kind)[1].items()}
     folder, back = write_folder(tmp_path / "there", kind, before), tmp_path / "back"

@@ -80,7 +80,7 @@ def assert_same_bits(found, expected):
     ("name", "tied"),
     [*((name, True) for name in model_names()), ("gated_ssm_plus", False), ("bigs", False)],
 )
-def test_round_trip_of_every_model(name, tied, tmp_path, tokenizer):
+def test_every_model_is_read_back_bit_for_bit(name, tied, tmp_path, tokenizer):
     config = config_of(name, tie_embeddings=tied)
     params = random_params(config, tokenizer.vocab_size)
     write_model(tmp_path / "out", config, params, tokenizer, 12)
@@ -94,7 +94,7 @@ def test_round_trip_of_every_model(name, tied, tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_round_trip_of_every_type(dtype, tmp_path, tokenizer):
+def test_every_type_is_read_back_bit_for_bit(dtype, tmp_path, tokenizer):
     config = config_of()
     params = random_params(config, tokenizer.vocab_size, dtype)
     write_model(tmp_path / "out", config, params, tokenizer, 0)
