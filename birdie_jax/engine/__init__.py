@@ -1,8 +1,8 @@
-"""The engine of any run: the loop, its state, its checkpoints, and its monitoring.
+"""The engine of a run: the train loop, its state, checkpoints and monitoring.
 
-The engine knows three protocols (`protocols.py`) and no objective. `Batches` returns batches and their
-position, `Step` turns (state, batch) into (state, metrics), and a `Hook` runs every few steps and may keep
-arrays in the train state. docs/library.md shows how to train your own model with it.
+The engine depends on three protocols (`protocols.py`), and on no objective. `Batches` returns batches and
+their position. `Step` turns (state, batch) into (state, metrics). A `Hook` runs every few steps, and may
+keep arrays in the train state. docs/library.md shows how to train your own model with the engine.
 """
 
 from birdie_jax.engine.bad_steps import BadStepRule

@@ -1,6 +1,6 @@
-"""Automatic sizes: rules that depend only on the configuration and the machine.
+"""Choose sizes automatically, by rules that depend only on the configuration and the machine.
 
-Every process of a run, and `birdie_jax.plan`, choose the same sizes. They never change a batch.
+Every process of a run and `birdie_jax.plan` choose the same sizes. The sizes never change a batch.
 """
 
 import functools
@@ -20,12 +20,12 @@ from birdie_jax.vocabulary import padded_vocab_size
 _GIB = 2**30
 # float32: the parameter, its gradient and AdamW's two moments.
 BYTES_PER_PARAMETER = 16
-# The rest is for activations, gathered parameters and the gradients of one part of a batch.
+# The rest of the memory is for activations, gathered parameters and gradients of one part of a batch.
 _STATE_SHARE = 0.5
-# Memory of one layer and the logits, planned for the presets: docs/launch_presets.md.
+# From the planned memory of one layer and the logits of the presets: docs/launch_presets.md.
 _TOKENS_PER_GIB = 1024
 _RESIDUAL_SHARE = 1 / 8
-# Memory of other GPUs by `jax.Device.device_kind`, from the data sheet.
+# The memory of other GPUs by `jax.Device.device_kind`, from their data sheets.
 _OTHER_GPU_MEMORY = {
     "NVIDIA A100-SXM4-40GB": 40e9,
     "NVIDIA A100-PCIE-40GB": 40e9,
@@ -43,8 +43,8 @@ class Machine(NamedTuple):
         platform: the platform of all devices: "cpu", "gpu" or "tpu".
         kind: the kind of device, such as "TPU v5 lite".
         devices: the number of devices.
-        slices: the number of TPU slices, or of hosts of GPUs, that a network joins.
-        ring: the devices of the smallest closed ring of links of a TPU slice; 1 without one.
+        slices: the number of TPU slices, or of GPU hosts, that a network connects.
+        ring: the number of devices in the smallest closed ring of links of a TPU slice; 1 if there is none.
     """
 
     platform: str
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
 
     Attributes:
         size: the value for the field.
-        reason: the rule with its figures, for people.
+        reason: a readable explanation: the rule with its figures.
     """
 
     size: int
@@ -74,7 +74,7 @@ def describe_machine(devices: Sequence[Any]) -> Machine:
 
 
 def _smallest_ring(kind: str, devices: Sequence[Any]) -> int:
-    """Return the devices of the smallest dimension of a TPU slice that closes to a ring; 1 without one."""
+    """Return the extent of the smallest dimension of a TPU slice that closes to a ring; 1 if none does."""
     chip = chip_of(kind)
     if chip is None or chip.is_gpu or not hasattr(devices[0], "coords"):
         return 1
@@ -84,17 +84,17 @@ def _smallest_ring(kind: str, devices: Sequence[Any]) -> int:
 
 
 def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
-    """Return for `mesh.fsdp` the smallest power of two that leaves half of the memory to activations.
+    """Return for `mesh.fsdp` the smallest power of two that leaves half of the memory for activations.
 
-    Sizes that do not divide `model.features`, or the devices of a slice over the axes `tensor` and
-    `sequence`, are left out. If no size is large enough, the largest is returned. On a TPU the size is at
-    least a whole ring of links, which is used both ways, or 1. The devices of a CPU share one memory, so
-    the size is 1.
+    The size must divide `model.features`, and the devices of a slice that the axes `tensor` and `sequence`
+    leave. If no size is large enough, the largest is returned. On a TPU, a size above 1 covers at least a
+    whole ring of links if it can, because traffic uses a whole ring in both directions. The devices of a
+    CPU share one memory, so the size is 1.
 
     Args:
         config: the configuration of the run, with sizes for `mesh.tensor` and `mesh.sequence`.
-        vocab_size: the rows of the embedding table; 0 = not known yet; `data.vocab_size` pieces are
-            assumed.
+        vocab_size: the number of rows of the embedding table. 0: not known yet; `data.vocab_size` pieces
+            are assumed.
         machine: the devices.
     """
     if machine.platform == "cpu":
@@ -108,7 +108,7 @@ def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
     sizes = [size for size in sizes if available % size == config.model.features % size == 0] or [1]
     fitting = [size for size in sizes if state_bytes / size <= _STATE_SHARE * memory]
     size = fitting[0] if fitting else sizes[-1]
-    # Traffic uses a whole ring both ways, and a part of a ring one way.
+    # Traffic uses a whole ring in both directions, and a part of a ring in one.
     around = 1 < size < machine.ring and machine.ring in sizes
     size = machine.ring if around else size
 
@@ -133,13 +133,13 @@ def count_parameters(config: ModelConfig, vocab_size: int) -> int:
 
 
 def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine) -> Choice:
-    """Return for `train.accumulation_steps` the fewest parts that keep activations small.
+    """Return for `train.accumulation_steps` the smallest number of parts that keeps activations small.
 
     Fewer parts are better, because the devices sum their gradients once for each part.
 
     Args:
         config: the configuration of the run, with a size for `mesh.sequence`.
-        row_shards: the parts that the mesh divides the rows of a batch into.
+        row_shards: the number of parts into which the mesh divides the rows of a batch.
         machine: the devices.
     """
     memory, described = _device_memory(machine)
@@ -161,13 +161,13 @@ def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine)
 
 
 def listed_memory(kind: str) -> int | float | None:
-    """Return the bytes of a device of a kind, such as "TPU v5 lite"; None if the kind is not listed."""
+    """Return the memory of a kind of device, such as "TPU v5 lite", in bytes; None if it is not listed."""
     chip = chip_of(kind)
     return _OTHER_GPU_MEMORY.get(kind) if chip is None else chip.memory_bytes
 
 
 def _device_memory(machine: Machine) -> tuple[int | float, str]:
-    """Return the bytes of a device, and a description for people."""
+    """Return the memory of a device in bytes, and a readable description."""
     listed = listed_memory(machine.kind)
     memory = listed or _UNLISTED_DEVICE_MEMORY
     assumed = "" if listed else " (assumed: this kind of device is not listed)"

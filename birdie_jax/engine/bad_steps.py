@@ -1,7 +1,7 @@
-"""Steps that change nothing: their loss or gradient is not finite or an outlier, or a field skips them.
+"""Skip steps whose loss or gradient is not finite or an outlier, and steps that a field excludes.
 
-The verdict is a pure function of the train state and the batch, from sums over all processes. It is the
-same on every process, on every mesh, and after a resume.
+The decision is a pure function of the train state and the batch, computed from sums over all processes. It
+is the same on every process, on every mesh, and after a resume.
 """
 
 import re
@@ -24,12 +24,13 @@ SECTION = "bad_steps"
 WINDOW = 128
 """The number of finite steps whose loss and gradient norm are kept."""
 ARMED = WINDOW // 2
-"""The number of them that the rule for outliers requires."""
+"""The number of finite steps that the rule for outliers requires."""
 LEAST_DEVIATION = 0.01
-"""The least standard deviation that the rule assumes, over the mean."""
+"""The smallest standard deviation that the rule assumes, relative to the mean."""
 LARGEST_KEPT = 1000.0
-"""The deviations above the mean at which a kept value is cut: one spike must not hide the next."""
-# Its square, summed over the window, fits float32.
+"""The number of deviations above the mean at which a kept value is clipped, so one spike does not hide the
+next."""
+# The sum of its square over the window fits float32.
 _LARGEST = 1e15
 _Tree = TypeVar("_Tree")
 
@@ -40,7 +41,7 @@ class RecentSteps(NamedTuple):
     Attributes:
         losses: the last finite losses, in any order.
         grad_norms: the gradient norms of the same steps.
-        num_finite: the number of steps that had finite values.
+        num_finite: the number of steps with finite values.
         skipped: the number of steps that changed nothing.
         bad_in_a_row: the number of bad steps since the last step that changed the parameters.
     """
@@ -54,16 +55,16 @@ class RecentSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class BadStepRule:
-    """When a step changes nothing.
+    """Decides whether a step changes nothing.
 
-    A step is bad if its loss or the norm of its gradient is not finite. With `outlier_deviations` it is
+    A step is bad if its loss or the norm of its gradient is not finite. With `outlier_deviations`, it is
     also bad if one of them is more than this number of standard deviations above the mean of the last
-    `WINDOW` finite ones, without this step, once there are `ARMED` of them.
+    `WINDOW` finite steps before it. This rule applies after `ARMED` finite steps.
 
     Attributes:
         outlier_deviations: the number of standard deviations; 0: no finite step is bad.
-        max_in_a_row: the bad steps in a row to skip; one more ends the run.
-        left_out: (first, last) steps that change nothing, whatever their batches hold.
+        max_in_a_row: the number of bad steps in a row to skip; one more ends the run.
+        left_out: (first, last) of each range of steps to skip, whatever their batches contain.
     """
 
     outlier_deviations: float = 0.0
@@ -101,7 +102,7 @@ def bad_step_rule(config: TrainConfig) -> BadStepRule:
     """Return the rule of a configuration.
 
     Raises:
-        ConfigError: `train.skip_batches` cannot be used.
+        ConfigError: `train.skip_batches` is invalid.
     """
     left_out = []
     for text in filter(None, config.skip_batches.split(",")):
@@ -125,7 +126,7 @@ def create_recent_steps() -> RecentSteps:
 def unless_skipped(skipped: Bool[Array, ""], before: _Tree, after: _Tree) -> _Tree:
     """Return `before` if the step is skipped, else `after`; schedules advance in either case.
 
-    A schedule counts steps, so the step number sets its rate, however many were skipped.
+    The rate of a schedule depends on the number of steps, skipped or not.
     """
 
     def choose(old: PyTree, new: PyTree) -> PyTree:

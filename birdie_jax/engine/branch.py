@@ -1,4 +1,4 @@
-"""A new run that continues from a checkpoint of another one, with its optimizer and data position."""
+"""Start a new run from a checkpoint of another run, with its optimizer and data position."""
 
 from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
@@ -18,11 +18,11 @@ from birdie_jax.storage.workdir import Workdir
 
 
 class MovedPosition(NamedTuple):
-    """How to convert the position of another run's batches to one of this run.
+    """Converts a position in another run's batches to a position in this run's batches.
 
     Attributes:
         template: a position of the other run.
-        move: (a position of the other run) -> one of this run.
+        move: a position of the other run -> a position of this run.
     """
 
     template: PyTree[np.ndarray]
@@ -30,13 +30,13 @@ class MovedPosition(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """The checkpoint of another run where a run begins.
+    """The checkpoint of another run that a run starts from.
 
     Attributes:
         source: the workdir of the other run.
         step: the step of its checkpoint.
         renewed: the names of the sections of the train state that start from their initial state.
-        moved: how the position changes if the run reads other data; None: it does not change.
+        moved: the conversion of the position if the run reads other data; None: the same position.
     """
 
     source: Workdir
@@ -57,7 +57,7 @@ class Branch(NamedTuple):
         data: str | None,
         growing: Set[str],
     ) -> Restored:
-        """Return state and position of the checkpoint; see `Checkpoints.restore`.
+        """Return the state and position of the checkpoint; see `Checkpoints.restore`.
 
         Raises:
             ConfigError: the state has an array that no checkpoint can hold.
@@ -76,7 +76,7 @@ class Branch(NamedTuple):
         new = tuple(name for name in wanted if name not in kept)
         read = read._replace(missing=(*read.missing, *new))
         if self.renewed and read.window:
-            # Its sums may belong to other arms.
+            # The sums of the open window may belong to other arms.
             seen = read.window["tokens_seen"] + int(read.window["tokens"])
             read = read._replace(window={"tokens_seen": seen})
         restored = put_together(read, abstract_state, position, create_sections)
@@ -85,10 +85,10 @@ class Branch(NamedTuple):
         return restored
 
     def copy_metrics(self, workdir: Workdir) -> None:
-        """Write the other run's metrics up to the step into the new run's workdir.
+        """Copy the other run's metrics up to the branch's step into the new run's workdir.
 
         Raises:
-            OSError: they cannot be read or written.
+            OSError: the metrics cannot be read or written.
         """
         lines = [(line, parse_line(line)) for line in read_metric_lines(self.source)]
         again = True  # The new run calls the hooks that were due at the step.

@@ -1,4 +1,4 @@
-"""Save and restore checkpoints, which hold all of a run; replace a damaged one by the one before it."""
+"""Save and restore checkpoints of a whole run; if the newest is damaged, restore the one before it."""
 
 import contextlib
 import shutil
@@ -47,7 +47,7 @@ class Restored(NamedTuple):
     Attributes:
         state: the train state.
         position: the position of the batches.
-        filled: names of new arrays of hooks' sections, which the checkpoint did not have.
+        filled: names of arrays of hooks' sections that the checkpoint lacks, filled from a new state.
         unused: names of arrays of hooks' sections that only the checkpoint has.
         window: the steps since the last line of metrics, or None if they are unknown.
     """
@@ -60,10 +60,10 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The folder `<workdir>/checkpoints`: asynchronous saving through orbax, verified restoring.
+    """Saves checkpoints to `<workdir>/checkpoints` asynchronously with orbax, and verifies restored ones.
 
-    Each checkpoint has a checksum of every array, computed on the devices when it is saved. So a file with
-    changed bits is detected even if the storage format does not detect it.
+    Each checkpoint has a checksum of every array, computed on the devices when it is saved. The checksums
+    detect changed bits even if the storage format does not.
 
     Attributes:
         directory: the folder of the checkpoints.
@@ -71,7 +71,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Workdir, config: CheckpointConfig):
-        """Open the folder, and make it if it is missing."""
+        """Open the folder; create it if it is missing."""
         self._workdir = workdir
         self.directory = absolute(workdir.checkpoints)
         self._damaged = absolute(workdir.damaged_checkpoints)
@@ -81,8 +81,8 @@ class Checkpoints:
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps or None,
             step_format_fixed_length=8,
-            # If a thread fails to make a folder, others wait five minutes for it, and so does the process.
-            # A bucket has no folders, and there the thread saves the loop some requests.
+            # If a thread fails to create a folder, other threads and the process wait for it for five
+            # minutes. A bucket has no folders; there, the thread saves the loop some requests.
             async_options=ocp.options.AsyncOptions(
                 create_directories_asynchronously=is_remote(self.directory)
             ),
@@ -107,20 +107,20 @@ class Checkpoints:
         data: str | None = None,
         window: Mapping[str, Any] | None = None,
     ) -> None:
-        """Copy everything off the devices, and write it while training continues.
+        """Copy the state off the devices, and write it while training continues.
 
         Args:
             state: the train state.
             position: the position of the batches.
             step: the number of train steps done.
-            data: the identity of the data that the batches are made of; None if they have none.
+            data: the identity of the batches' data; None if they have none.
             window: the sums of the steps since the last line of metrics, as JSON.
 
         Raises:
             CheckpointError: an earlier checkpoint, or this one, could not be written.
-            NotFinite: a parameter or the optimizer's state holds NaN or infinity; nothing was saved.
+            NotFinite: a parameter or the optimizer's state contains NaN or infinity; nothing was saved.
         """
-        # Orbax would also wait for it, and report its failure for this step.
+        # orbax would wait too, but report a failure of the earlier checkpoint for this step.
         self.wait()
         if not all_finite(state):
             raise NotFinite
@@ -144,8 +144,8 @@ class Checkpoints:
         self._is_written = False
 
     def check(self) -> None:
-        """Raise CheckpointError if a checkpoint in progress has failed; do not wait."""
-        # Orbax's own check waits for metadata in progress: several requests in a bucket.
+        """Raise CheckpointError if a checkpoint in progress has failed; do not wait for it."""
+        # orbax's own check waits for pending metadata, which takes several requests in a bucket.
         if self._is_written or self._manager.is_saving_in_progress():
             return
         self.wait()
@@ -181,17 +181,18 @@ class Checkpoints:
 
         Args:
             abstract_state: shapes, types and shardings to restore onto.
-            position: a position of the shapes and types of the saved one.
-            create_sections: () -> the hooks' sections before the first step; called if one lacks an array.
-            data: the identity of the data that the batches are made of; None if they have none.
+            position: a position with the shapes and types of the saved one.
+            create_sections: () -> the hooks' sections before the first step; called only if the checkpoint
+                lacks one of their arrays or has it with another number of rows.
+            data: the identity of the batches' data; None if they have none.
             growing: the names of arrays of sections whose number of rows may differ from the saved one
                 (`GrowingHook`).
 
         Raises:
             ConfigError: the state has an array that no checkpoint can hold.
             CheckpointError: every checkpoint is damaged, now or at an earlier start; or the newest
-                undamaged one has another structure, was trained on other data or cannot be read. Then
-                nothing is moved.
+                undamaged one has another structure, was trained on other data or cannot be read. That
+                checkpoint stays in its place.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         wanted = named_leaves(state_tree(abstract_state))
@@ -211,7 +212,7 @@ class Checkpoints:
             else:
                 self.last_good = step
                 return put_together(read, abstract_state, position, create_sections)
-        # This includes an earlier start: a restart by a launcher must not begin at step 0.
+        # This also holds for damage at an earlier start: a launcher's restart must not begin at step 0.
         if set_aside := list_names(self._damaged):
             raise OtherCheckpointError(
                 f"{self.directory}: every checkpoint is damaged; {self._damaged} has "
@@ -236,11 +237,11 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _naming_failures(self, step: int | None) -> Iterator[None]:
-        """Raise orbax's errors about a checkpoint that it cannot write as CheckpointError."""
+        """Convert the errors of orbax and of stores from a failed write to CheckpointError."""
         try:
             yield
         except Exception as error:
-            # The libraries of stores have their own exceptions.
+            # The clients of object stores raise their own exceptions.
             if not (isinstance(error, _WRITING_ERRORS) or is_of_store(error)):
                 raise
             raise self._write_failure(step, error) from error
@@ -251,7 +252,7 @@ class Checkpoints:
         advice = "make room and " if is_full(error) and not remote else ""
         good, cause = self._workdir.last_good(), _FULL if _FULL in str(error) else first_line(error)
         if is_remote(self.directory):
-            # A bucket has no folders: a file that orbax misses has not arrived.
+            # A bucket has no folders, so a missing file means that its upload failed.
             cause = f"the store did not answer: {cause}" if isinstance(error, _MISSING) else cause
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"
@@ -265,7 +266,7 @@ def put_together(
     position: PyTree[np.ndarray],
     create_sections: Callable[[], Mapping[str, PyTree]],
 ) -> Restored:
-    """Return a read checkpoint as state and position, with missing arrays of sections from a new state."""
+    """Return the state and position of a read checkpoint; missing section arrays come from a new state."""
     arrays, tree = read.state, state_tree(abstract_state)
     wanted = named_leaves(tree)
     resized = [name for name, array in arrays.items() if array.shape != wanted[name].shape]
@@ -281,7 +282,7 @@ def put_together(
 
 
 def _with_rows_of(created: jax.Array, saved: jax.Array) -> jax.Array:
-    """Return `created` with the first rows of `saved`, as many as both have."""
+    """Return `created` with its first rows replaced by those of `saved`, as many as both have."""
     rows = min(len(created), len(saved))
     return jax.device_put(created.at[:rows].set(saved[:rows]), created.sharding)
 
@@ -292,6 +293,6 @@ def _free_mebibytes(directory: epath.Path) -> float:
 
 @jax.jit
 def all_finite(state: TrainState) -> Bool[Array, ""]:
-    """Return whether parameters and optimizer are free of NaN and infinity."""
+    """Return whether the parameters and the optimizer's state have no NaN and no infinity."""
     leaves = jax.tree.leaves((state.params, state.optimizer))
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()

@@ -1,14 +1,14 @@
-"""The format of a checkpoint on disk: arrays by name, and their description with its own checksum.
+"""The format of a checkpoint on disk: named arrays, and a description with its own checksum.
 
-A checkpoint is a folder `checkpoints/<step>` of three items, which orbax alone can read:
+A checkpoint is a folder `checkpoints/<step>` with three items. orbax can read them without this program:
 
-    state     params/..., optimizer/..., step, and one entry for each section, by the paths of the tree
+    state     params/..., optimizer/..., step, and one entry for each section, named by tree path
     batches   the position of the batches' source
-    meta      JSON: format version, step, shape, type and checksum of every array of the other two, the
-              identity of the data that the batches are made of, if they have one, and the sums of the
-              steps since the last line of metrics
+    meta      JSON, the description: format version, step, shape, type and checksum of every array of the
+              other two, the identity of the batches' data, if they have one, and the sums of the steps
+              since the last line of metrics
 
-The description has a checksum of itself. So the saved contents are certain, and differ from the output of a
+The description contains a checksum of itself. It distinguishes a valid description from the output of a
 failing disk.
 """
 
@@ -27,9 +27,9 @@ from birdie_jax.errors import ConfigError, DamagedError, OtherCheckpointError
 
 FORMAT_VERSION = 1
 STATE, BATCHES, META = "state", "batches", "meta"
-# Required by every model; the other entries of a state are hooks' sections.
+# Every state has these entries; its other entries are hooks' sections.
 REQUIRED = ("step", "params", "optimizer")
-# The integer type for the sum of an element's bits, by the bytes of the element.
+# The integer type with the bits of an element, by the bytes of the element.
 _WIDTHS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 _SAVED_KINDS = (jnp.bool_, jnp.integer, jnp.floating)
 
@@ -40,7 +40,7 @@ class SavedArray(NamedTuple):
     Attributes:
         shape: its shape.
         dtype: the name of its type.
-        checksum: its bits, see `checksums`.
+        checksum: the checksum of its bits, see `checksums`.
     """
 
     shape: tuple[int, ...]
@@ -49,17 +49,17 @@ class SavedArray(NamedTuple):
 
 
 def step_folder(step: int) -> str:
-    """Return the name of the folder of the checkpoint of `step`."""
+    """Return the name of the checkpoint folder of `step`."""
     return f"{step:08d}"
 
 
 def state_tree(state: TrainState) -> dict[str, PyTree]:
-    """Return the tree to save for a train state: sections are next to params, optimizer and step."""
+    """Return the tree to save for a train state, with sections next to params, optimizer and step."""
     return {"step": state.step, "params": state.params, "optimizer": state.optimizer, **state.sections}
 
 
 def state_of_tree(tree: Mapping[str, PyTree]) -> TrainState:
-    """Return the train state of a tree: the inverse of `state_tree`."""
+    """Return the train state of a tree; the inverse of `state_tree`."""
     sections = {name: section for name, section in tree.items() if name not in REQUIRED}
     return TrainState(tree["step"], tree["params"], tree["optimizer"], sections)
 
@@ -68,7 +68,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
     """Return the leaves of a tree by their paths, such as `params/blocks/mixer/out/kernel`.
 
     Raises:
-        ConfigError: two leaves have one name, or the parts of a node have no names.
+        ConfigError: two leaves have the same name, or a node of the tree has parts without names.
     """
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -80,7 +80,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """Return a path of JAX's trees as names and indices joined by `/`."""
+    """Return a JAX tree path as names and indices joined by `/`."""
     return "/".join(str(_part_name(part)) for part in path)
 
 
@@ -102,7 +102,7 @@ def check_savable(named: Mapping[str, Any]) -> None:
     """Check that a checkpoint can hold the types of the state's arrays.
 
     Raises:
-        ConfigError: it cannot hold one; the message names it.
+        ConfigError: an array has another type; the message names the array.
     """
     for name, leaf in named.items():
         dtype = getattr(leaf, "dtype", None)
@@ -119,7 +119,7 @@ def check_savable(named: Mapping[str, Any]) -> None:
 
 
 def nested(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `named` as nested dictionaries; the names are paths."""
+    """Return entries that are named by paths as nested dictionaries."""
     tree: dict[str, Any] = {}
     for name, leaf in named.items():
         *folders, last = name.split("/")
@@ -137,7 +137,7 @@ def describe(
     data: str | None = None,
     window: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON of `meta` for arrays by name, their checksums, data and window."""
+    """Return the JSON of `meta` for named arrays, their checksums, the data and the window."""
     arrays = {
         name: [list(leaf.shape), np.dtype(leaf.dtype).name, sums[name]] for name, leaf in named.items()
     }
@@ -167,8 +167,8 @@ def read_description(meta: Any) -> Description:
     """Return the description in `meta`.
 
     Raises:
-        OtherCheckpointError: it has another format version.
-        DamagedError: it differs from what was written.
+        OtherCheckpointError: the description has another format version.
+        DamagedError: the description is damaged.
     """
     if isinstance(meta, dict) and "fingerprints" in meta:
         raise OtherCheckpointError(
@@ -206,7 +206,7 @@ def checksums(tree: PyTree) -> UInt32[Array, " leaves"]:
             leaf = leaf.astype(jnp.uint8)
         width = _WIDTHS[leaf.dtype.itemsize]
         bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32)
-        # The index in the flattened array, without flattening: a whole leaf may not fit on one device.
+        # Compute the index in the flattened array without flattening it: a leaf may not fit on one device.
         index = jnp.zeros(bits.shape, jnp.uint32)
         for axis, size in enumerate(bits.shape):
             index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
@@ -217,7 +217,7 @@ def checksums(tree: PyTree) -> UInt32[Array, " leaves"]:
 
 
 def named_checksums(named: Mapping[str, Any]) -> dict[str, int]:
-    """Return the checksum of each array on the devices, by name."""
+    """Return the checksum of each array by name, computed on the devices."""
     if not named:
         return {}
     values = np.asarray(checksums(list(named.values())))
@@ -225,7 +225,7 @@ def named_checksums(named: Mapping[str, Any]) -> dict[str, int]:
 
 
 def named_checksums_of_host(named: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Return the same as `named_checksums`, computed on the host."""
+    """Return the same checksums as `named_checksums`, computed on the host."""
 
     def one(array: np.ndarray) -> int:
         array = np.ascontiguousarray(array)
@@ -238,7 +238,7 @@ def named_checksums_of_host(named: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 
 def host_checksums(named: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Return the checksum of each array on the host, by name; also for types that no device has."""
+    """Return the CRC-32 of each array on the host, by name; supports types that no device has."""
     return {name: zlib.crc32(np.ascontiguousarray(array).tobytes()) for name, array in named.items()}
 
 

@@ -1,14 +1,13 @@
-"""Read and verify one checkpoint, or report the fault and which side failed.
+"""Read and verify one checkpoint; report which side failed.
 
-Three things can be wrong, with different consequences:
+Reading can fail in three ways:
 
-- the bits differ from the saved ones: damage (`DamagedError`), and an older checkpoint may be used; - the
-checkpoint does not match the run (`CheckpointError`): another architecture, another format; - the store or
-this machine fails (`CheckpointError`): a file cannot be opened, memory is full.
+- The bits differ from the saved ones. This is damage (`DamagedError`): an older checkpoint may be used.
+- The checkpoint does not match the run (`CheckpointError`): it has another architecture or format.
+- The store or this machine fails (`CheckpointError`): a file cannot be opened, or memory is full.
 
-Only the first is called damage. The checkpoint's description, with its own checksum, says what was saved.
-If reading fails although the description matches the run, all bytes can be read and memory is not full, the
-bytes are damaged.
+The checkpoint's description, with its own checksum, says what was saved. If reading fails although the
+description matches the run, all bytes can be read and memory is not full, the bytes are damaged.
 """
 
 import errno
@@ -41,7 +40,7 @@ from birdie_jax.storage import list_files, open_bytes, read_bytes
 from birdie_jax.storage.object_store import in_words
 
 Result = TypeVar("Result")
-# The exceptions of orbax and tensorstore about invalid bytes, among other causes.
+# orbax and tensorstore raise these exceptions for invalid bytes, and for other causes.
 READING_ERRORS = (ValueError, OSError, KeyError, TypeError, AttributeError, RuntimeError, EOFError)
 # Messages of tensorstore, XLA and the system about a failing store or machine.
 _FAILING = (
@@ -69,8 +68,8 @@ class ReadCheckpoint(NamedTuple):
     Attributes:
         state: the arrays of the train state, by name.
         batches: the arrays of the batches' position, by name.
-        missing: names of required arrays of hooks' sections that are not in it.
-        unused: names of arrays of hooks' sections that are in it and not required.
+        missing: names of required arrays of hooks' sections that the checkpoint lacks.
+        unused: names of arrays of hooks' sections in the checkpoint that are not required.
         window: the steps since the last line of metrics, or None if they are unknown.
     """
 
@@ -88,20 +87,22 @@ def read_checkpoint(
     data: str | None = None,
     growing: Set[str] = frozenset(),
 ) -> ReadCheckpoint:
-    """Read and verify a checkpoint; all processes call this, with the same outcome.
+    """Read and verify a checkpoint.
+
+    All processes must call this. It succeeds in all of them, or raises in all.
 
     Args:
         folder: the folder of the checkpoint.
-        state: for each array of the train state its shape, type and sharding, by name. The checkpoint must
-            have exactly those of `params`, `optimizer` and `step`.
-        batches: for each array of the batches' position one of its shape and type, by name.
-        data: the identity of the data that the batches are made of; None if they have none.
+        state: the shape, type and sharding of each array of the train state, by name. The checkpoint must
+            have exactly the same arrays of `params`, `optimizer` and `step`.
+        batches: an array of the same shape and type for each array of the batches' position, by name.
+        data: the identity of the batches' data; None if they have none.
         growing: the names of arrays of sections that are read with the saved number of rows.
 
     Raises:
-        DamagedError: its bits differ from the saved ones.
-        CheckpointError: it has another structure or was trained on other data, or the store or this machine
-            fails.
+        DamagedError: the bits differ from the saved ones.
+        CheckpointError: the checkpoint has another structure or was trained on other data, or the store or
+            this machine fails.
     """
 
     def load() -> tuple[ReadCheckpoint, dict[str, SavedArray]]:
@@ -149,19 +150,20 @@ def read_parameters(
     exactly: bool,
     where: str = "params",
 ) -> dict[str, jax.Array]:
-    """Read and verify parameters of a checkpoint, whatever else its state holds.
+    """Read and verify parameters of a checkpoint; ignore the rest of its state.
 
-    All processes call this, with the same outcome.
+    All processes must call this. It succeeds in all of them, or raises in all.
 
     Args:
         folder: the folder of the checkpoint.
-        params: for each parameter its shape, type and sharding, by its name in the state (`params/...`).
+        params: the shape, type and sharding of each parameter, by its name in the state (`params/...`).
         exactly: whether the checkpoint must have no other parameters.
-        where: the prefix of their names in place of `params`.
+        where: the prefix of the names in the checkpoint that replaces `params`.
 
     Raises:
-        DamagedError: its bits differ from the saved ones.
-        CheckpointError: it lacks one, or has it in another shape or type; or the store or machine fails.
+        DamagedError: the bits differ from the saved ones.
+        CheckpointError: a parameter is missing or has another shape or type, or the store or this machine
+            fails.
     """
 
     def load() -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
@@ -179,11 +181,11 @@ def read_parameters(
 
 
 def saved_arrays(folder: epath.Path) -> dict[str, SavedArray]:
-    """Return the description of the arrays of a checkpoint's state, by name.
+    """Return the descriptions of the arrays of a checkpoint's state, by name.
 
     Raises:
-        DamagedError: its description differs from what was written.
-        CheckpointError: it has another format, or the store fails.
+        DamagedError: the checkpoint's description is damaged.
+        CheckpointError: the checkpoint has another format, or the store fails.
     """
     prefix = f"{STATE}/"
     return {
@@ -215,7 +217,7 @@ def check_structure(folder: epath.Path, saved: Mapping[str, SavedArray], wanted:
 def _in_agreement(folder: epath.Path, action: Callable[[], Result]) -> Result:
     """Return action() if it succeeds in every process; else raise in every process.
 
-    `action` must not wait for another process: if one failed, the others would wait for ever.
+    `action` must not wait for another process: if one failed, the others would wait forever.
     """
     result: list[Result] = []
     error: DamagedError | CheckpointError | None = None
@@ -320,7 +322,7 @@ def _guarded(folder: epath.Path, read: Callable[[], Result]) -> Result:
 
 
 def _is_failing(error: BaseException) -> bool:
-    """Return whether an exception means that the store or the machine fails, and not the bytes."""
+    """Return whether an exception means that the store or the machine fails, not that bytes are damaged."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno not in (errno.ENOENT, errno.EINVAL, errno.ENOTDIR, errno.EISDIR)
     text = str(error)
@@ -328,7 +330,7 @@ def _is_failing(error: BaseException) -> bool:
 
 
 def _unreadable_file(folder: epath.Path) -> OSError | None:
-    """Return why a file of a checkpoint cannot be read to its end, or None if all can."""
+    """Return the error of the first file of a checkpoint that cannot be read to its end, or None."""
     try:
         for name in list_files(folder):
             with open_bytes(folder / name) as file:
@@ -348,8 +350,8 @@ def _failure(folder: epath.Path, error: BaseException) -> CheckpointError:
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, shortened, and without secrets.
 
-    A long line keeps its ends: tensorstore names the cause after several long paths, and before an even
-    longer specification, which is left out.
+    A long line is shortened in the middle, because tensorstore names the cause after several long paths.
+    The even longer specification that follows the cause is removed.
     """
     text = without_secrets(str(error)).strip() or type(error).__name__
     if text.startswith("Forbidden:"):

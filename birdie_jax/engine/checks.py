@@ -16,11 +16,11 @@ from birdie_jax.errors import ConfigError, shown
 
 
 def check_parts(step: object, batches: object, hooks: object) -> None:
-    """Check that a run has a step, batches and hooks that belong together.
+    """Check that a step, batches and hooks match each other.
 
     Raises:
-        ConfigError: a part lacks a method of its protocol, two hooks have one name, or the step was made
-            for other hooks.
+        ConfigError: a part lacks a method of its protocol, two hooks have the same name, or the step was
+            made for other hooks.
     """
     _check_protocol("step", step, Step)
     _check_protocol("batches", batches, Batches)
@@ -54,7 +54,7 @@ def check_names(hooks: Sequence[Hook]) -> None:
     """Check that the names of hooks are unique.
 
     Raises:
-        ConfigError: two have one name.
+        ConfigError: two hooks have the same name.
     """
     names = [hook.name for hook in hooks]
     for name in names:
@@ -66,7 +66,7 @@ def check_batch(batch: PyTree, step: int) -> None:
     """Check that the batch of a step has arrays, and that none is empty.
 
     Raises:
-        ConfigError: it has none, or one is empty; the message names the step and the array.
+        ConfigError: the batch has no array, or one is empty; the message names the step and the array.
     """
     arrays = jax.tree_util.tree_leaves_with_path(batch)
     if not arrays:
@@ -83,7 +83,7 @@ def check_batch(batch: PyTree, step: int) -> None:
 
 
 def check_state(owner: str, state: object, wanted: TrainState) -> None:
-    """Check that a train state still has the first arrays of the run, so the run can resume.
+    """Check that a train state has the same arrays as the first state of the run, so the run can resume.
 
     Args:
         owner: the part that returned the state, for messages: "step", or "hook 'best'".
@@ -103,10 +103,10 @@ def check_state(owner: str, state: object, wanted: TrainState) -> None:
 
 
 def check_position(position: PyTree) -> PyTree[np.ndarray]:
-    """Return the position of batches, which a checkpoint saves, if all its leaves are arrays.
+    """Check that all leaves of a position of batches are arrays, and return it.
 
     Raises:
-        ConfigError: one is not an array; the message names the first.
+        ConfigError: a leaf is not an array; the message names the first such leaf.
     """
     for name, leaf in named_leaves(position).items():
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array):
@@ -118,7 +118,7 @@ def check_position(position: PyTree) -> PyTree[np.ndarray]:
 
 
 def check_same_arrays(owner: str, found: PyTree, wanted: PyTree) -> None:
-    """Check that a tree has the arrays of another one: names, shapes, types and nodes.
+    """Check that two trees have the same nodes, and arrays of the same names, shapes and types.
 
     Args:
         owner: the source of the tree, for messages.
@@ -151,8 +151,8 @@ def check_hook_result(hook: Hook, result: object, wanted: TrainState) -> dict[st
         wanted: shapes and types of the first state of the run.
 
     Raises:
-        ConfigError: it is not a `HookResult`, its state has other arrays than the first one, or a scalar is
-            not a number; the message names the hook and the array or scalar.
+        ConfigError: the result is not a `HookResult`, its state has other arrays than the first one, or a
+            scalar is not a number; the message names the hook and the array or scalar.
     """
     owner = f"hook {hook.name!r}"
     if not isinstance(result, HookResult):
@@ -215,7 +215,7 @@ def _in_words(arrays: Mapping[str, Any], name: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return the name of a value in messages: type and shape for an array, else the class."""
+    """Describe a value in messages: the type and shape of an array, else the class."""
     if isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
         return f"{value.dtype}{list(value.shape)}"
     return "None" if value is None else f"a value of type {type(value).__name__}"

@@ -1,8 +1,8 @@
 """Published figures of the chips that `plan` supports, each with its source page.
 
-Bandwidths of links and networks are one way; the pages state both ways together, or the sum of all links.
-The memory of a TPU is the memory that its compiler leaves to a program, which it states when it refuses
-one. It is somewhat less than on the page.
+Bandwidths of links and networks are for one direction. The pages state the sum of both directions, or of
+all links. The memory of a TPU is the limit that its compiler states when it rejects a program. This limit
+is slightly below the memory on the page.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ class Chip(NamedTuple):
         peak_flops: the dense bfloat16 FLOPs per second of matrix products with float32 sums.
         memory_bytes: the main memory that a program may fill.
         memory_bandwidth: the bytes per second between main memory and the chip.
-        link_bandwidth: the bytes per second one way of one link to a neighbour (TPU), or of all links to
-            the switch of the host (GPU).
-        network_bandwidth: the bytes per second one way between slices or hosts, for each chip.
-        grid_dimensions: the number of dimensions of the grid of links; 0 = there is no grid, every device
-            of a host reaches every other through a switch.
-        min_ring_extent: the extent from which a dimension of the grid closes to a ring, where this depends
-            on the dimension alone; 0 = all dimensions are rings where all extents are multiples of 4.
+        link_bandwidth: the bytes per second in one direction of one link to a neighbour (TPU), or of all
+            links to the switch of the host (GPU).
+        network_bandwidth: the bytes per second in one direction between slices or hosts, for each chip.
+        grid_dimensions: the number of dimensions of the grid of links. 0: there is no grid; a switch
+            connects all devices of a host.
+        min_ring_extent: the smallest extent at which a dimension of the grid closes to a ring, if this
+            depends on that dimension alone. 0: all dimensions are rings if all extents are multiples of 4.
         max_devices: the largest number of devices of a slice, or of a host.
-        kinds: the names that JAX gives it, `jax.Device.device_kind`.
+        kinds: the names of the chip in JAX, `jax.Device.device_kind`.
         sources: the pages that state the figures.
     """
 
@@ -47,7 +47,7 @@ class Chip(NamedTuple):
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU: a switch joins the GPUs of a host."""
+        """Whether the chip is a GPU. A switch connects the GPUs of a host."""
         return self.grid_dimensions == 0
 
     def is_ring(self, extent: int, extents: Sequence[int]) -> bool:

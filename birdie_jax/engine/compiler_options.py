@@ -1,12 +1,12 @@
-"""The options of the train step for XLA's compiler, by the kind of device.
+"""The XLA compiler options of the train step, by kind of device.
 
-An option is here if the compiled step shows a gain (docs/launch_presets.md has the figures, also of options
-without a gain). The program sets it, so a run, a plan and every launcher use the same.
+An option is listed if the compiled step shows a gain. docs/launch_presets.md has the figures, also of
+options without a gain. The program sets the options, so a run, a plan and every launcher use the same ones.
 """
 
 from birdie_jax.engine.chips import CHIPS, chip_of
 
-# Parameters that `fsdp` divides are gathered while products run, not before them.
+# Gather the parameters that `fsdp` divides during matrix products, not before them.
 _OPTIONS = {CHIPS["v4"]: {"xla_enable_async_all_gather": True}}
 
 

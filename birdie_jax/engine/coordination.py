@@ -21,7 +21,7 @@ _CONNECT_SECONDS = 1.0
 
 
 def coordinator_listens() -> bool:
-    """Return whether process 0 takes connections, or may take them because the network timed out."""
+    """Return whether process 0 accepts connections; also True if the network times out."""
     host, _, port = coordinator_address().rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
@@ -41,18 +41,18 @@ class Processes:
     Attributes:
         index: the number of this process.
         count: the number of processes.
-        first: whether this process writes the files of the run that are written once, such as metrics.
+        first: whether this process is process 0, which writes the shared files of the run, such as metrics.
     """
 
     def __init__(self):
-        """Join first, see `birdie_jax.engine.processes`, and then make this object."""
+        """Read this process's number; `birdie_jax.engine.processes` must have connected it before."""
         self.index, self.count = jax.process_index(), jax.process_count()
         self.first = self.index == 0
         # None if there is only one process.
         self._client = coordination_client()
 
     def write(self, topic: str, text: str) -> None:
-        """Publish a message to all on `topic`, in place of this process's earlier one."""
+        """Publish a message to all processes on `topic`; it replaces this process's earlier message."""
         self._client.key_value_set(f"birdie/{topic}/{self.index}", text, allow_overwrite=True)
 
     def read(self, topic: str) -> dict[int, str]:
@@ -61,11 +61,11 @@ class Processes:
         return {int(key.rsplit("/", 1)[1]): text for key, text in messages}
 
     def first_listens(self) -> bool:
-        """Return whether process 0 takes connections, as `coordinator_listens` does."""
+        """Return whether process 0 accepts connections; see `coordinator_listens`."""
         return coordinator_listens()
 
     def broadcast_from_first(self, topic: str, action: Callable[[], str]) -> str:
-        """Let the first process act; return its result on every process.
+        """Call `action` in the first process, and return its result in every process.
 
         Args:
             topic: the name of the message that the others wait for; use it only once.
@@ -80,9 +80,9 @@ class Processes:
         return messages[0]
 
     def gather(self, text: str) -> list[str]:
-        """Return the texts of all processes, in their order; all call this at the same places.
+        """Return the texts of all processes in order; all processes must call this at the same point.
 
-        The texts go through the devices, because they may be larger than messages of the coordination
+        The devices transfer the texts, because they may be larger than the messages of the coordination
         service.
         """
         if self.count == 1:
@@ -95,16 +95,16 @@ class Processes:
         return [row[:length].tobytes().decode() for row, length in zip(gathered, lengths, strict=True)]
 
 
-# Each host may have its own folders.
+# These fields may differ between hosts, which may have their own folders.
 _HOST_FIELDS = frozenset({"data.cache_dir", "data.prepared"})
 _ANSWER_POLL_SECONDS = 0.2
 
 
 def check_agreement(config: Mapping[str, Any], processes: Processes) -> None:
-    """Check that this process has the configuration of the first one.
+    """Check that this process has the same configuration as the first one.
 
     Raises:
-        ConfigError: it does not; the message names every field that differs.
+        ConfigError: the configurations differ; the message names every field that differs.
     """
     own = json.dumps(config)
     first = processes.broadcast_from_first("config", lambda: own)
@@ -126,10 +126,10 @@ def check_shared(workdir: Workdir, processes: Processes, seconds: float) -> None
         seconds: the time in which a file system must show one host the writes of another.
 
     Raises:
-        ConfigError: it is another folder of the same name, for example on hosts without a shared file
-            system.
+        ConfigError: this process has another folder of the same name, for example on hosts without a shared
+            file system.
     """
-    # One URL is one place.
+    # A URL names the same place on every host.
     if processes.count == 1 or is_remote(workdir.root):
         return
     token = secrets.token_hex(8)
@@ -140,7 +140,7 @@ def check_shared(workdir: Workdir, processes: Processes, seconds: float) -> None
         own.write_text("the processes of a run check whether they all see this file\n")
     path = workdir.root / processes.broadcast_from_first("sharing probe", lambda: own.name)
     deadline = time.monotonic() + seconds
-    # List the folder: a file system may cache that a missing file is absent.
+    # List the folder, because a file system may cache that a file is absent.
     while not workdir.root.is_dir() or path not in workdir.root.iterdir():
         if time.monotonic() > deadline:
             raise ConfigError(

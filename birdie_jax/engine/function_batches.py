@@ -28,8 +28,8 @@ class FunctionBatches:
         """Make batches for `mesh`.
 
         Args:
-            make: 0-based number of a train step -> its global batch, a tree of NumPy arrays whose first
-                axis is divided over the devices.
+            make: 0-based number of a train step -> the global batch, a tree of NumPy arrays. The first axis
+                of each array is divided over the devices.
             mesh: the device mesh of the run.
             sharding: the sharding of each array; None: rows are divided over `data` and `fsdp`.
         """
@@ -61,7 +61,7 @@ class FunctionBatches:
         return {"step": np.asarray(position, np.int64)}
 
     def close(self) -> None:
-        """Do nothing: no batches are made ahead."""
+        """Do nothing: no batches are prefetched."""
 
     def _put(self, path: tuple[Any, ...], array: np.ndarray) -> jax.Array:
         array = np.asarray(array)

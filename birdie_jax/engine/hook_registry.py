@@ -1,6 +1,7 @@
-"""Hooks by name: `config.train.hooks` adds one to any run, and a new hook is one file and one line here.
+"""Hooks by name, which `config.train.hooks` adds to a run.
 
-To add your own hook, call `register_hook` in any module that the configuration file imports.
+A new hook needs one file, and one line here. To add a hook from another package, call `register_hook` in a
+module that the configuration file imports.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from birdie_jax.storage.workdir import Workdir
 
 
 class HookParts(NamedTuple):
-    """The arguments for making a hook.
+    """The arguments of the function that makes a hook.
 
     Attributes:
         config: the configuration of the run.
@@ -42,10 +43,10 @@ register_hook = HOOKS.register
 
 
 def hook_names(config: Config) -> list[str]:
-    """Return the names in `config.train.hooks`, in its order.
+    """Return the names in `config.train.hooks`, in order.
 
     Raises:
-        ConfigError: a name is unknown or repeated; or `config.train.profile` cannot be used.
+        ConfigError: a name is unknown or repeated, or `config.train.profile` is invalid.
     """
     if config.train.profile:
         profiled_steps(config.train.profile, config.train.num_steps)
@@ -53,7 +54,7 @@ def hook_names(config: Config) -> list[str]:
 
 
 def configured_hooks(parts: HookParts) -> Sequence[Hook]:
-    """Return the hooks of `config.train.hooks`, in its order, and the hook of `config.train.profile`.
+    """Return the hooks of `config.train.hooks`, in order, and the hook of `config.train.profile`.
 
     Raises:
         ConfigError: see `hook_names`.

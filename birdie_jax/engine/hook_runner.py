@@ -18,7 +18,7 @@ class HookRunner:
     """Runs the due hooks, one after another, and logs their measurements.
 
     Attributes:
-        num_steps: the number of train steps of the run; fewer than planned once a hook has ended it.
+        num_steps: the number of train steps of the run; smaller than planned after a hook ends the run.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class HookRunner:
         stop: SharedStop,
         abstract_state: TrainState,
     ):
-        """Take the hooks of a run of `num_steps`."""
+        """Create a runner for the hooks of a run of `num_steps` train steps."""
         self._hooks = hooks
         self.num_steps = num_steps
         self._watch = watch
@@ -38,7 +38,7 @@ class HookRunner:
         self._called: set[str] = set()
 
     def resume(self, state: TrainState) -> None:
-        """Prepare every hook for the steps from `state.step` on."""
+        """Prepare every hook to continue at `state.step`."""
         for hook in self._hooks:
             hook.resume(state)
 
@@ -47,9 +47,9 @@ class HookRunner:
         return any(hook.is_due(step, self.num_steps) for hook in self._hooks)
 
     def run(self, state: TrainState, step: int, file: MetricsFile, log: StepLog) -> TrainState | None:
-        """Run every hook that is due at `step`; None if the run was asked to stop before all were done.
+        """Run every hook that is due at `step`; return None if a signal stops the run before the last one.
 
-        If a hook ends the run, the hooks that are due only at the end follow.
+        If a hook ends the run, the hooks that are due only at the end run after it.
 
         Raises:
             ConfigError: the result of a hook is not a resumable state with numbers.
@@ -71,7 +71,7 @@ class HookRunner:
             if result is None and self._stop.answer is not None:
                 return None
             scalars = check_hook_result(hook, result, self._abstract_state)
-            assert result is not None  # it has just been checked
+            assert result is not None  # check_hook_result has checked it
             state = result.state
             if result.ends_run:
                 self.num_steps = step
@@ -94,7 +94,7 @@ class HookRunner:
             self._watch.heartbeat(step, f"{hook.name}, {phase}", compiles=is_first)
 
         def should_stop() -> bool:
-            # The last step cannot be stopped.
+            # A signal does not stop the hooks of the last step.
             return step < self.num_steps and bool(self._stop.ask())
 
         return HookCall(step, self.num_steps, is_first, heartbeat, should_stop)

@@ -1,4 +1,4 @@
-"""The norms of gradients and updates, layer by layer."""
+"""The norms of the gradients and updates of each layer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,15 +11,16 @@ from jaxtyping import Array, Float, PyTree
 from birdie_jax.models.parameters import ParameterPolicy
 
 SumsOfUpdate = Callable[[PyTree[Array], PyTree[Array]], dict[str, Array]]
-"""The gradient and the update of a step -> named sums that are added to those of its loss."""
+"""(gradient, update) of a step -> named sums, which are added to the sums of the loss."""
 _PREFIX = "squares/"
 
 
 def layer_squares(policies: PyTree[ParameterPolicy]) -> SumsOfUpdate:
     """Return a function that sums the squares of gradient and update over the parameters of each layer.
 
-    The sums are `squares/KIND/PART`: [layers] for a stack of layers, [1] for another part of the model,
-    such as its embedding. The stack of a hybrid has one entry for each period of layers.
+    The sums are named `squares/KIND/PART`. Their shape is [layers] for a stack of layers, and [1] for
+    another part of the model, such as the embedding. The stack of a hybrid has one entry for each period of
+    layers.
 
     Args:
         policies: the policy of every parameter.
@@ -46,11 +47,11 @@ def layer_squares(policies: PyTree[ParameterPolicy]) -> SumsOfUpdate:
 
 
 def layer_norms(sums: Mapping[str, Any], num_steps: int) -> dict[str, float]:
-    """Return the root mean squares over some steps of the norms of each layer, as `KIND_norm/PART/LAYER`.
+    """Return the root mean square over steps of each layer's norms, named `KIND_norm/PART/LAYER`.
 
     Args:
         sums: the sums of the steps; only those of `layer_squares` are read.
-        num_steps: the number of the steps that were not skipped.
+        num_steps: the number of steps that were not skipped.
     """
     found: dict[str, float] = {}
     for name, values in sums.items():

@@ -1,9 +1,10 @@
-"""One trainer at a time: the lease that a run's first process holds on its workdir.
+"""The lease on a workdir, which allows only one trainer at a time.
 
-The lease is the file `lease.json`: its holder, the start time, and a count that increases every few seconds
-while the holder lives. A second trainer is refused. A killed holder leaves the file behind. A new trainer
-takes the lease at once if it sees that the process is gone (same machine), otherwise after the count has
-not changed for the expiry time of the file.
+The first process of a run holds the lease, the file `lease.json`. The file names the holder and its start
+time, and contains a count that increases every few seconds while the holder lives. A second trainer is
+refused. A killed holder leaves the file behind. On the same machine, a new trainer takes the lease at once
+if the holder's process is gone. On another machine, it waits until the count has not changed for the expiry
+time of the file.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ _POLL_SECONDS = 0.5
 
 
 class Lease:
-    """While entered, this process is the only one that trains in a workdir."""
+    """A context in which this process is the only trainer of a workdir."""
 
     def __init__(self, workdir: Workdir):
         """Prepare a lease on an existing workdir."""
@@ -43,7 +44,7 @@ class Lease:
             "host": socket.gethostname(),
             "process": os.getpid(),
             "since": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            # Two processes with the same value read the process number in the same way.
+            # Process numbers are comparable between processes with the same value.
             "machine": _machine(),
             "started": _start_time(os.getpid()),
             "token": secrets.token_hex(8),
@@ -93,13 +94,13 @@ class Lease:
             raise LeaseLost(self._lost)
 
     def _take_over(self, file: LeaseFile) -> Version | None:
-        """Return the version that replaces a lost holder; None to try again from the start."""
+        """Replace a holder that is gone; return the new version, or None to try again from the start."""
         found = file.read()
         if found is None:
             return None
         holder = _parse(found)
         if holder.get("token") == self._record["token"]:
-            # The holder is this trainer: the answer to its write was lost.
+            # This trainer is the holder; the answer to its write was lost.
             return found
         if "released" in holder:
             return file.replace(found, self._contents())
@@ -157,7 +158,7 @@ class Lease:
             self._version = version
 
     def _own_version(self) -> Version | None:
-        """Return the current version if this trainer wrote it, for example if an answer was lost."""
+        """Return the current version if this trainer wrote it, for example after a lost answer."""
         found = self._file.read()
         if found is None:
             self._lost = f"{self._workdir}: no longer exists"
@@ -171,7 +172,7 @@ class Lease:
 
 @contextlib.contextmanager
 def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[Lease]:
-    """Hold a workdir for the run of a configuration.
+    """Hold the lease on a workdir for a run of a configuration.
 
     A run that fails before its first step leaves the workdir empty.
 
@@ -181,8 +182,8 @@ def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, 
         defaults: the default configuration, in the same form.
 
     Raises:
-        ConfigError: another trainer holds the workdir, it cannot be used, or it holds a run with another
-            configuration.
+        ConfigError: another trainer holds the workdir, or the workdir cannot be used or contains a run with
+            another configuration.
     """
     workdir.make()
     with contextlib.ExitStack() as held:
@@ -237,7 +238,7 @@ def _machine() -> str | None:
 
 
 def _start_time(process: int) -> str | None:
-    """Return the start time of a process of this machine, in ticks since boot; None if there is none."""
+    """Return the start time of a process on this machine, in ticks since boot; None if there is none."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

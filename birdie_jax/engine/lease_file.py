@@ -1,4 +1,4 @@
-"""The file of a lease: only one of several writers creates it, and a writer must know it to replace it."""
+"""The file of a lease: only one of several writers can create it, or replace a version that it has read."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from etils import epath
 from birdie_jax.storage import create_whole, is_remote, read_bytes, write_whole
 from birdie_jax.storage.generations import find_generation, replace_at
 
-# Less than the expiry time in a bucket: a holder that cannot renew it must notice the new holder.
+# Less than the expiry time in a bucket, so a holder that cannot renew its lease notices the new holder.
 _WRITE_SECONDS = 45.0
 
 
@@ -34,7 +34,7 @@ class LeaseFile(Protocol):
 
     Attributes:
         renewal_seconds: the seconds between two renewals by the holder.
-        expiry_seconds: the seconds after which a lease without a renewal counts as left behind.
+        expiry_seconds: the seconds after which a lease without a renewal counts as abandoned.
     """
 
     renewal_seconds: float
@@ -100,7 +100,7 @@ class LocalLeaseFile:
 
     @contextlib.contextmanager
     def _only_one(self) -> Iterator[None]:
-        """Exclude other processes of this machine, and if possible those of others, from a block.
+        """Exclude other processes on this machine, and on other machines if possible, from a block.
 
         Raises:
             FileNotFoundError: the folder of the lease is gone.
@@ -117,7 +117,8 @@ class LocalLeaseFile:
 class ObjectLeaseFile:
     """A `LeaseFile` in a bucket: an object is replaced only at the generation that was read.
 
-    A released lease stays as an object that says so: every change is a conditional write.
+    A released lease stays as an object that is marked as released, because every change is a conditional
+    write.
     """
 
     # An object can be written once a second, and another host's view may be some seconds old.
@@ -134,7 +135,7 @@ class ObjectLeaseFile:
 
     def read(self) -> Version | None:
         """Return the current version; see `LeaseFile`."""
-        # Contents and generation must be of one version: read again if it changed in between.
+        # The contents and the generation must be of the same version: read again if it changed in between.
         while generation := find_generation(self._path):
             contents = read_bytes(self._path)
             if find_generation(self._path) == generation:

@@ -1,4 +1,4 @@
-"""The train loop: any step on any batches, from the newest checkpoint to the last step."""
+"""The train loop: run a step on batches, from the newest checkpoint to the last step."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ from birdie_jax.engine.protocols import (
     Step,
 )
 from birdie_jax.engine.step_log import OpenWindow, Progress, StepLog
-from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
+from birdie_jax.engine.stop import SharedStop, StopRequest, silence_repeated_errors
 from birdie_jax.engine.time_use import TimeUse
 from birdie_jax.engine.trackers.sending import OnScalars
 from birdie_jax.engine.watch import Limits, Watch
@@ -50,7 +50,7 @@ from birdie_jax.storage.workdir import Workdir
 
 
 class Outcome(NamedTuple):
-    """How training ended.
+    """The result of training.
 
     Attributes:
         step: the last completed step.
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
     @property
     def completed(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the run has reached its last step."""
         return self.step == self.num_steps
 
 
@@ -91,28 +91,28 @@ def train(
 
     Args:
         step: the train step.
-        batches: the data, one batch a step to `num_steps`; closed at the end.
+        batches: the data, one batch for each step to `num_steps`; closed at the end.
         hooks: the hooks between steps, called in this order if several are due; `step` must have their
             sections.
         workdir: the folder of the run: its checkpoints and metrics; a path, or gs://BUCKET/...
         num_steps: the number of train steps of the whole run, 1 or more; at least the step of the newest
-            checkpoint, from which more steps continue a run.
-        log_every_steps: the number of steps between two lines of metrics, 1 or more; steps after its last
-            multiple are in no line.
+            checkpoint. A larger number extends a run.
+        log_every_steps: the number of steps between two lines of metrics, 1 or more. Steps after the last
+            multiple are not logged.
         checkpoint: how often checkpoints are saved, and how many are kept; None: the defaults.
-        watch: detects processes that are lost or hang; already entered. None for a single process.
+        watch: detects processes that are lost or hang; must be entered. None for a single process.
         lease: the lease on the workdir; None: this function takes it.
         branch: the start of a run without a checkpoint; None: step 0.
-        flops_per_token: the model's FLOPs in a train step for each token, for MFU; None: MFU is not logged.
+        flops_per_token: the model's FLOPs per token of a train step, for MFU; None: MFU is not logged.
         on_scalars: called in the first process with each step and its logged scalars.
 
     Raises:
-        ConfigError: an argument cannot be used, or the step was made for other hooks; a hook changes the
-            shape or type of an array of the state, or logs a name that the loop or another hook logs; a
-            batch is empty, or the batches end early.
+        ConfigError: an argument is invalid, or the step was made for other hooks; a hook changes the shape
+            or type of an array of the state, or logs a name that the loop or another hook logs; a batch is
+            empty, or the batches end early.
         WorkdirInUse: another trainer holds the workdir.
         TrainingDiverged: there were too many bad steps in a row (`make_step`), or a hook measured NaN or
-            infinity. Other metrics that are not finite are left out of `metrics.jsonl`, with one warning.
+            infinity. Other metrics that are not finite are omitted from `metrics.jsonl`, with one warning.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
         LeaseLost: another trainer has taken the workdir, or it is gone.
     """
@@ -167,7 +167,7 @@ class _Gauges(NamedTuple):
 
 
 def _mfu_of(mesh: jax.sharding.Mesh, flops_per_token: float | None) -> Callable[[float], float] | None:
-    """Return tokens a second -> the share of the devices' bfloat16 peak; None if it is unknown."""
+    """Return a function: tokens per second -> share of the devices' bfloat16 peak; None if unknown."""
     chip = chip_of(mesh.devices.flat[0].device_kind)
     if chip is None or flops_per_token is None:
         return None
@@ -191,9 +191,9 @@ def _train(  # noqa: PLR0917
     shared_stop = SharedStop(step.mesh, stop)
     runner = HookRunner(hooks, num_steps, watch, shared_stop, step.abstract_state)
     with ExitStack() as opened:
-        # Entered first and left last: a signal must not interrupt the closing of the rest.
+        # Entered first and exited last, so a signal does not interrupt the cleanup of the rest.
         opened.enter_context(stop)
-        opened.enter_context(told_once())
+        opened.enter_context(silence_repeated_errors())
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
         first_position = check_position(batches.first_position())
@@ -220,7 +220,7 @@ def _train(  # noqa: PLR0917
             branch.copy_metrics(workdir)
 
             def take_back() -> None:
-                # A branch that ends before its first step has not begun, and its place is free for another.
+                # A branch that ends before its first step leaves the workdir free for another run.
                 if done == first_step and done < runner.num_steps:
                     remove(workdir.metrics)
 
@@ -247,11 +247,11 @@ def _train(  # noqa: PLR0917
                 write_summary(summary | time_use.scalars() | hosts, file, progress)
 
         def save() -> None:
-            # The saved state was checked to be finite.
+            # This raises if the last step diverged, before its state is saved.
             write(log.flush())
             watch.heartbeat(done, "saving", compiles=saved == first_step)
             file.flush()
-            assert position is not None  # there has been a step
+            assert position is not None  # at least one step has run
             gathered = batches.gather(position)
             check_same_arrays("batches: their position", gathered, first_position)
             checkpoints.save(state, gathered, done, data, log.window.to_json())
@@ -267,8 +267,8 @@ def _train(  # noqa: PLR0917
                         stopped_by = shared_stop.answer
                         break
                     if done == runner.num_steps:
-                        # A hook has ended the run. Save the state before the hook, because a restarted
-                        # process calls it again.
+                        # A hook ended the run. Save the state from before the hook, because a restarted
+                        # process calls the hook again.
                         break
                     state = result
                 watch.heartbeat(done + 1, "waiting for its batch")
@@ -286,7 +286,7 @@ def _train(  # noqa: PLR0917
                 if done == first_step:
                     check_state("step", state, step.abstract_state)
                 done += 1
-                # This reads the step before: the device already works on the current one.
+                # This reads the metrics of the previous step, while the device computes the current one.
                 write(log.add(done, metrics, host_wait))
                 if done == num_steps and runner.any_due(done):
                     write(log.flush())
@@ -321,7 +321,7 @@ def restore_or_create(
     hooks: Sequence[Hook] = (),
     branch: Branch | None = None,
 ) -> Restored:
-    """Return the contents of the newest whole checkpoint, else of a branch, else a new state."""
+    """Return the contents of the newest whole checkpoint, else those of a branch, else a new state."""
     growing = {
         f"{hook.name}/{name}" for hook in hooks if isinstance(hook, GrowingHook) for name in hook.growing
     }
@@ -342,7 +342,7 @@ def next_batch(batches: Batches[Position], done: int, num_steps: int) -> tuple[P
     """Return the next batch and the position after it.
 
     Raises:
-        ConfigError: the batches have ended, or return something else.
+        ConfigError: the batches end early, or do not return a batch and a position.
     """
     try:
         given = next(batches)
@@ -358,19 +358,19 @@ def next_batch(batches: Batches[Position], done: int, num_steps: int) -> tuple[P
 
 
 def data_identity(batches: Batches[Position]) -> str | None:
-    """Return the identity of the data that batches are made of, or None if they have none."""
+    """Return the identity of the batches' data, or None if they have none."""
     return batches.identity if isinstance(batches, IdentifiedBatches) else None
 
 
 def write_summary(summary: dict[str, float], file: MetricsFile, progress: Progress) -> None:
-    """Write a summary, and show it."""
+    """Write a summary to the file of metrics, and show it."""
     step = int(summary.pop("step"))
     file.write(step, summary)
     progress.show(step, summary)
 
 
 def _explained(diverged: Exception, step: int, checkpoints: Checkpoints) -> TrainingDiverged:
-    """Return the error of a run that diverged, with its last good checkpoint."""
+    """Return the error of a diverged run; the message names the last good checkpoint."""
     what = str(diverged)
     if isinstance(diverged, NotFinite):
         what = f"step {step}: a parameter became NaN or infinite"

@@ -1,7 +1,7 @@
 """Compare the least memory that a run needs with the available memory, before a large allocation.
 
-The check counts only memory that every run of the configuration needs at the same time. An accepted run can
-still need too much; `birdie_jax.plan` predicts the exact need of a step.
+The check counts only memory that every run of the configuration needs at the same time. A run that passes
+the check can still need too much; `birdie_jax.plan` predicts the exact memory of a step.
 """
 
 import os
@@ -20,9 +20,9 @@ from birdie_jax.models.registry import architecture_of
 from birdie_jax.vocabulary import padded_vocab_size
 
 _GIB = 2**30
-# The arrays of a batch for each position: five of int32 and two of bool.
+# A batch has five int32 arrays and two bool arrays.
 _BYTES_PER_POSITION = 22
-# One as made, one joined, one filled with padding rows (birdie_jax/batching/pipeline.py).
+# The rows as made, joined, and filled with padding rows (birdie_jax/batching/pipeline.py).
 _COPIES_OF_VALIDATION = 3
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
@@ -31,9 +31,9 @@ class Need(NamedTuple):
     """The memory of one part of a run.
 
     Attributes:
-        bytes: the bytes, at least.
-        what: the part, for people.
-        fields: the fields of the configuration that it grows with.
+        bytes: the least number of bytes.
+        what: the part, in words.
+        fields: the fields of the configuration that the need grows with.
     """
 
     bytes: int | float
@@ -42,15 +42,15 @@ class Need(NamedTuple):
 
 
 def check_memory(config: Config, num_arms: int, mesh: Mapping[str, int]) -> None:
-    """Check that a run does not certainly need more memory than its devices and host have.
+    """Check that the least memory that a run needs fits into the memory of its devices and host.
 
     Args:
         config: the configuration of the run.
-        num_arms: the arms of its mixture.
-        mesh: the devices along each axis of the mesh, of all processes.
+        num_arms: the number of arms of its mixture.
+        mesh: the number of devices along each axis of the mesh, in all processes.
 
     Raises:
-        ConfigError: it does; the message names the unusual field, and both numbers.
+        ConfigError: it does not fit; the message names the most unusual field, and both numbers.
     """
     devices = jax.local_devices()
     on_device = device_needs(config, num_arms, mesh)
@@ -68,7 +68,7 @@ def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list
     model, batching, bandit = config.model, config.batching, config.bandit
     parameters = count_parameters(model, _min_vocab_size(config)) / (mesh["fsdp"] * mesh["tensor"])
     sizes = ("model.layers", "model.features")
-    # Encoders have no state of that width, and those without a separate MLP gate at its inner width.
+    # Encoders do not use `model.state`. If they have no separate MLP, their gate has `model.mlp_features`.
     sizes += () if architecture_of(model).encoder else ("model.state",)
     sizes += (
         ("model.mlp_features",) if architecture_of(model).has_mlp or architecture_of(model).encoder else ()
@@ -79,7 +79,7 @@ def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list
     parts = mesh["data"] * mesh["fsdp"] * config.train.accumulation_steps
     rows = batching.rows / parts if parts else 1
     positions = rows * batching.length / prod((mesh["sequence"], mesh["tensor"]))
-    # The backward pass begins with the input of every block, and ends with a gradient for each parameter.
+    # The backward pass starts with the input of every block, and ends with a gradient for each parameter.
     streams = positions * model.layers * model.features * jnp.dtype(model.dtype).itemsize
     streams = max(0, streams - 4 * parameters)
 
@@ -104,7 +104,7 @@ def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list
 
 
 def host_needs(config: Config, num_arms: int, num_processes: int) -> list[Need]:
-    """Return the least memory that the host of one of several processes needs."""
+    """Return the least memory that the host of one process needs."""
     batching, length = config.batching, config.batching.length
     rows = batching.rows / num_processes
     validation_batch = config.eval.rows * length * _BYTES_PER_POSITION
@@ -128,7 +128,7 @@ def host_needs(config: Config, num_arms: int, num_processes: int) -> list[Need]:
 
 
 def host_memory() -> int | None:
-    """Return the bytes that a process of this machine can have, swap included; None if unknown."""
+    """Return the bytes of memory, with swap, that a process on this machine can use; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
@@ -142,7 +142,7 @@ def host_memory() -> int | None:
 
 
 def device_memory(device: Any) -> int | float | None:
-    """Return the bytes of a device, as it reports or as listed for its kind; None if unknown."""
+    """Return the bytes of a device's memory, reported by it or listed for its kind; None if unknown."""
     return (device.memory_stats() or {}).get("bytes_limit") or listed_memory(device.device_kind)
 
 
@@ -153,7 +153,7 @@ def _cgroup_limits() -> list[int]:
         try:
             limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
         except (OSError, ValueError):
-            # There is no such file, or no limit: "max".
+            # The file does not exist, or has no limit ("max").
             continue
     return limits
 
@@ -164,7 +164,7 @@ def _trains_tokenizer(config: Config) -> bool:
 
 
 def _min_vocab_size(config: Config) -> int:
-    """Return the rows of the embedding table; without pieces for a tokenizer that is not read yet."""
+    """Return the rows of the embedding table, without the pieces of a tokenizer that is not read yet."""
     return padded_vocab_size(config.data.vocab_size if _trains_tokenizer(config) else 0)
 
 
@@ -174,7 +174,7 @@ def _compare(config: Config, needs: Sequence[Need], memory: int | float | None, 
         return
     largest = max(needs, key=lambda need: need.bytes)
     default = Config()
-    # The most unusual field. Only for decisions, a smaller number means more.
+    # Choose the most unusual field. Only for `bandit.every_steps`, a smaller number means more memory.
     ratios = {name: _value(config, name) / _value(default, name) for name in largest.fields}
     if "bandit.every_steps" in ratios:
         ratios["bandit.every_steps"] = 1 / ratios["bandit.every_steps"]

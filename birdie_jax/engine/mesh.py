@@ -1,4 +1,4 @@
-"""The device mesh, the check that a run fits it, and the division of batches and state over it."""
+"""The device mesh, the check that it fits a run, and the shardings of batches and state."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,29 +22,29 @@ from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.storage import parse_typed, to_plain
 
-# A `jax.Device`; jaxlib has no stubs, so type checkers refuse that name as a type.
+# A `jax.Device`; jaxlib has no stubs, so type checkers reject that name as a type.
 Device: TypeAlias = Any
 
 
 def mesh_of(config: MeshConfig | None = None) -> Mesh:
     """Return the mesh of all devices for `config`, for a model that is not a language model.
 
-    `fsdp` = 0, the default, is 1 here: the automatic choice is only for language models.
+    `fsdp` = 0, the default, means 1 here: the automatic choice is only for language models.
 
     Raises:
-        ConfigError: a size cannot be used, or the devices cannot be divided in this way.
+        ConfigError: a size is invalid, or the sizes do not match the number of devices.
     """
     given = parse_typed(MeshConfig, to_plain(config or MeshConfig()), "config.mesh", ConfigError)
-    asked = dataclasses.replace(given, fsdp=given.fsdp or 1)
+    configured = dataclasses.replace(given, fsdp=given.fsdp or 1)
     devices = jax.devices()
-    return arrange(mesh_sizes(asked, len(devices), _count_slices(devices)), devices)
+    return arrange(mesh_sizes(configured, len(devices), _count_slices(devices)), devices)
 
 
 def arrange(sizes: dict[str, int], devices: Sequence[Device]) -> Mesh:
-    """Return the mesh of these sizes by axis, laid out like the devices' network."""
+    """Return a mesh with these axis sizes, laid out like the devices' network."""
     slices = _count_slices(devices)
     shape = tuple(sizes.values())
-    # A mesh whose axes are not products of the torus axes is still better than none.
+    # Allow axes that are not products of the axes of the torus, instead of raising.
     options = {"allow_split_physical_axes": True}
     if slices > 1:
         inner = (sizes["data"] // slices, *shape[1:])
@@ -62,8 +62,8 @@ class SizedConfig(NamedTuple):
 
     Attributes:
         config: the configuration, with numbers for `mesh.fsdp` and `train.accumulation_steps`.
-        mesh_sizes: the devices along each axis of the mesh.
-        explanation: one line with the chosen sizes and their rules; empty if there are none.
+        mesh_sizes: the number of devices along each axis of the mesh.
+        explanation: one line with the chosen sizes and their rules; empty if no size was chosen.
     """
 
     config: Config
@@ -76,7 +76,7 @@ def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Device]) ->
 
     Args:
         config: the configuration of the run; without automatic sizes it is returned unchanged.
-        vocab_size: the rows of the embedding table; 0 = not known yet, which any size divides.
+        vocab_size: the number of rows of the embedding table. 0: not known yet, and any size divides it.
         devices: the devices of the mesh, which need not be attached.
 
     Raises:
@@ -116,23 +116,23 @@ def _count_slices(devices: Sequence[Device]) -> int:
 
 
 def mesh_sizes(config: MeshConfig, num_devices: int, slices: int = 1) -> dict[str, int]:
-    """Return the devices along each axis, with -1 replaced by the remaining number.
+    """Return the number of devices along each axis, with -1 replaced by the remaining number.
 
     Args:
         config: the axes, with a number for `fsdp`.
         num_devices: the number of devices.
-        slices: the number of slices or hosts that a network joins.
+        slices: the number of slices or hosts that a network connects.
 
     Raises:
         ConfigError: the product is not the number of devices, or a slice would be cut along another axis
             than `data`.
     """
-    asked = dataclasses.asdict(config)
-    found = ", ".join(f"{axis}={size}" for axis, size in asked.items())
-    fixed = prod(size for size in asked.values() if size != -1)
-    sizes = {axis: num_devices // fixed if size == -1 else size for axis, size in asked.items()}
+    configured = dataclasses.asdict(config)
+    found = ", ".join(f"{axis}={size}" for axis, size in configured.items())
+    fixed = prod(size for size in configured.values() if size != -1)
+    sizes = {axis: num_devices // fixed if size == -1 else size for axis, size in configured.items()}
     if prod(sizes.values()) != num_devices:
-        fits = " or ".join(_completions(asked, num_devices))
+        fits = " or ".join(_completions(configured, num_devices))
         raise ConfigError(
             f"config.mesh: found {found}; allowed: sizes whose product is {num_devices}, the number of "
             "devices" + (f", such as {fits}" if fits else "")
@@ -145,11 +145,11 @@ def mesh_sizes(config: MeshConfig, num_devices: int, slices: int = 1) -> dict[st
     return sizes
 
 
-def _completions(asked: dict[str, int], num_devices: int) -> list[str]:
-    """Return for each axis the size that would make the product right by itself, if there is one."""
+def _completions(configured: dict[str, int], num_devices: int) -> list[str]:
+    """Return for each axis the size that alone would make the product right, if there is one."""
     fits = []
-    for axis, size in asked.items():
-        others = prod(other for name, other in asked.items() if name != axis and other != -1)
+    for axis, size in configured.items():
+        others = prod(other for name, other in configured.items() if name != axis and other != -1)
         if size != -1 and num_devices % others == 0:
             fits.append(f"{axis}={num_devices // others}")
     return fits
@@ -159,7 +159,7 @@ def check_divisible(config: Config, vocab_size: int, sizes: dict[str, int], num_
     """Check that a mesh divides rows, positions and model evenly.
 
     Raises:
-        ConfigError: an axis does not; the message names the field and the sizes that would fit.
+        ConfigError: an axis does not divide its part; the message names the field and the sizes that fit.
     """
     divisors = [size for size in range(1, num_devices + 1) if num_devices % size == 0]
     for axis, reason in _reasons(config, vocab_size).items():
@@ -211,7 +211,7 @@ def _reasons(config: Config, vocab_size: int) -> dict[str, Callable[[int], str |
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of a batch: each device has its own positions of its own rows."""
+    """Return the sharding of a batch, which divides rows and positions over the devices."""
     sequence = "sequence" if mesh.shape["sequence"] > 1 else None
     rows = ROW_AXES if mesh.shape["fsdp"] > 1 else ROW_AXES[:1]
     return NamedSharding(mesh, PartitionSpec(rows, *([sequence] if sequence else [])))
@@ -221,7 +221,7 @@ def state_sharding(mesh: Mesh, state: TrainState, policies: PyTree[ParameterPoli
     """Return the sharding of each array of a train state (or of its shapes).
 
     Parameters are divided by their policies. Arrays of the optimizer or a section with the shape and name
-    of a parameter are divided like it. Each device has all of the rest.
+    of a parameter are divided like that parameter. All other arrays are replicated.
     """
     whole = replicated(mesh)
     policy_of = {_names(path): policy for path, policy in jax.tree_util.tree_leaves_with_path(policies)}
@@ -261,12 +261,12 @@ def _names(path: tuple) -> tuple[str, ...]:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of an array that each device has whole."""
+    """Return the sharding of an array that is copied to every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def replicated_context() -> Any:
-    """Return a context in which a program traced under a mesh is not divided over its devices.
+    """Return a context in which a program that is traced under a mesh is not divided over its devices.
 
     The bandit's networks are small, and its decisions must not depend on the mesh.
     """
@@ -298,7 +298,7 @@ class LocalRows:
         return jax.tree.map(lambda field: self._put(field, self._sharding), batch)
 
     def put_replicated(self, batch: PyTree[np.ndarray]) -> PyTree[jax.Array]:
-        """Return a batch on the devices that every process has whole on the host."""
+        """Return a batch on the devices, from the whole batch on the host of every process."""
 
         def put(field: np.ndarray) -> jax.Array:
             return jax.make_array_from_callback(field.shape, self._sharding, lambda index: field[index])
@@ -306,11 +306,11 @@ class LocalRows:
         return jax.tree.map(put, batch)
 
     def gather(self, states: Int64[np.ndarray, "local_rows size"]) -> Int64[np.ndarray, "rows size"]:
-        """Return some integers of every row, from those of each process's own rows.
+        """Return some integers of every row, collected from every process's own rows.
 
         All processes must call this at the same place.
         """
-        # Two halves: the device has no 64-bit integers.
+        # Split into two halves, because the device has no 64-bit integers.
         halves = np.ascontiguousarray(states).view(np.uint32)
         everywhere = self._gather(self._put(halves, self._by_row))
         return np.asarray(everywhere).view(np.int64)

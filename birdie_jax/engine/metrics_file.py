@@ -1,4 +1,4 @@
-"""Write `metrics.jsonl` and TensorBoard events, which do not change if a run is killed and resumed."""
+"""Write `metrics.jsonl` and TensorBoard events, which are the same after a kill and a resume."""
 
 import contextlib
 import json
@@ -33,15 +33,15 @@ _FLUSH_SECONDS = 30.0
 
 
 class TensorBoardEvents:
-    """One new event file of a folder, which begins at a step."""
+    """A new TensorBoard event file that begins at a step."""
 
     def __init__(self, folder: Path, first_step: int):
         """Open a new file; TensorBoard hides older events of `first_step` and later steps.
 
         Raises:
-            OSError: the folder or the file cannot be made.
+            OSError: the folder or the file cannot be created.
         """
-        # It imports the client of Google Cloud Storage if it is installed, which takes half a second.
+        # tensorboardX imports the client of Google Cloud Storage if it is installed: half a second.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2
         from tensorboardX.summary import scalar
@@ -62,7 +62,7 @@ class TensorBoardEvents:
         """Append finite scalars of a step.
 
         Raises:
-            OSError: they cannot be written; names the folder.
+            OSError: the write fails; the message names the folder.
         """
         with naming(self._folder):
             for name, value in scalars.items():
@@ -75,7 +75,7 @@ class TensorBoardEvents:
         """Write the buffered events to the disk.
 
         Raises:
-            OSError: the disk refuses; names the folder.
+            OSError: the write fails; the message names the folder.
         """
         with naming(self._folder):
             self._writer.flush()
@@ -85,7 +85,7 @@ class TensorBoardEvents:
         """Flush and close the file.
 
         Raises:
-            OSError: the disk refuses; names the folder.
+            OSError: the write fails; the message names the folder.
         """
         with naming(self._folder):
             self._writer.close()
@@ -97,30 +97,30 @@ STEP_SCALARS = (
     *("step", "loss", "grad_norm", "tokens_seen", "skipped_steps"),
     *(*CLOCKED_SCALARS, *TIME_SCALARS),
 )
-"""The names that the loop itself logs, of any step."""
+"""The names of the scalars that the loop logs for every `Step`."""
 
 THE_STEP = "the train step"
 """The owner of these scalars, in messages."""
 
 _DAMAGED_LINES_SHOWN = 10
-# A run that begins at step 0 keeps nothing, not even of step 0.
+# A run that begins at step 0 keeps no lines, not even those of step 0.
 _NO_STEP = -1
-# The interval of uploads to a bucket; there is also one before each checkpoint.
+# The interval of uploads to a bucket. The lines are also uploaded before each checkpoint.
 _UPLOAD_SECONDS = 30.0
-# An upload of events contains the whole file, and so is less frequent.
+# Events are uploaded less often, because each upload contains the whole file.
 _UPLOADS_FOR_EVENTS = 4
 
 
 class MetricsFile:
     """`metrics.jsonl` and TensorBoard events of a workdir, continued from a step.
 
-    Lines of a killed run after the step of the checkpoint are removed: those steps run again, and the
-    finished file is like an uninterrupted run's. In a bucket a thread uploads the lines in parts, and
-    as one file at the end.
+    If a run is killed, its lines after the step of the checkpoint are removed, because those steps run
+    again. The finished file is like that of an uninterrupted run. In a bucket, a thread uploads the lines
+    in parts, and as one file at the end.
 
     Attributes:
         path: the path of the JSON lines.
-        kept: the newest value of every scalar up to the step that the file was continued from.
+        kept: the newest value of every scalar up to the step that the file continues from.
         last: the newest value of every scalar that an earlier start wrote.
     """
 
@@ -133,14 +133,14 @@ class MetricsFile:
         writes: bool = True,
         on_scalars: Callable[[int, Mapping[str, float]], None] | None = None,
     ):
-        """Open both to append after step `first_step`; at step 0 they start empty.
+        """Open both files to append after step `first_step`; at step 0 they start empty.
 
         Args:
             workdir: the folder of the run.
             first_step: the step that the run continues from.
             hooks_run_again: whether the hooks that were due at `first_step` run again.
             writes: False in a process that only measures, while another one writes.
-            on_scalars: also called with each step and the scalars that are written of it.
+            on_scalars: also called with each step and its written scalars.
         """
         self.path = workdir.metrics
         found = _lines_of(workdir) if first_step else []
@@ -159,9 +159,9 @@ class MetricsFile:
             self._lines = _LocalLines(workdir, first_step, lines)
 
     def write(self, step: int, scalars: Mapping[str, float], owner: str = THE_STEP) -> None:
-        """Append one object of `step` and `scalars`.
+        """Append one JSON object with `step` and `scalars`.
 
-        JSON has no NaN and no infinity: such a value is left out, with one warning for each name.
+        JSON has no NaN and no infinity. Such a value is omitted, with one warning for each name.
 
         Args:
             step: the number of train steps done.
@@ -169,8 +169,8 @@ class MetricsFile:
             owner: the part that measured them, for messages, such as "hook 'best'".
 
         Raises:
-            ConfigError: another owner logs a scalar of that name: readers keep only one for each step.
-            OSError: they cannot be written, for instance on a full disk; names the file.
+            ConfigError: another owner logs a scalar of the same name; readers keep only one for each step.
+            OSError: the write fails, for example on a full disk; the message names the file.
         """
         for name in scalars:
             first = self._owners.setdefault(name, owner)
@@ -197,16 +197,16 @@ class MetricsFile:
         """Write the buffered metrics to the disk or the bucket, before a checkpoint of their steps.
 
         Raises:
-            OSError: the disk or the store refuses.
+            OSError: the write fails.
         """
         if self._lines is not None:
             self._lines.flush()
 
     def finish(self) -> None:
-        """Write everything at the end of the run, in a bucket also as one file.
+        """Write everything at the end of the run; in a bucket, also join the parts into one file.
 
         Raises:
-            OSError: the disk or the store refuses.
+            OSError: the write fails.
         """
         if self._lines is not None:
             self._lines.finish()
@@ -223,7 +223,7 @@ class _LocalLines:
     def __init__(self, workdir: Workdir, first_step: int, kept: list[bytes]):
         self._path = Path(workdir.metrics)
         write_whole(self._path, b"".join(kept))
-        # Parts of a workdir that was copied from a bucket: in a copy back, they would count as newer.
+        # Remove parts that were copied here from a bucket: if copied back, they would count as newer.
         for part in metric_parts(workdir):
             remove(part)
         self._file: IO[str] = self._path.open("a", encoding="utf-8")
@@ -255,14 +255,14 @@ class _BucketLines:
         self._workdir = workdir
         numbers = [part_number(part.name) or 0 for part in metric_parts(workdir)]
         self._next = max(numbers, default=-1) + 1
-        # Uploaded with the first line of this start, so a start that logs nothing changes nothing.
+        # This is uploaded with the first line of this start, so a start that logs nothing changes nothing.
         self._new = [continued_from(first_step if first_step else _NO_STEP, hooks_run_again)]
         if not numbers:
             # The lines of a workdir that was copied from a disk.
             self._new += kept
         self._before_first_line = len(self._new)
         self._marked = False
-        # Locks for logging and uploading; the loop appends during an upload.
+        # Two locks, so the loop can append during an upload.
         self._appending = threading.Lock()
         self._uploading = threading.Lock()
         self._spool = tempfile.TemporaryDirectory(prefix="birdie_jax-events-")
@@ -319,7 +319,7 @@ class _BucketLines:
                 if uploads % _UPLOADS_FOR_EVENTS == 0:
                     self._upload_events()
             except OSError as error:
-                # They are kept, and uploaded with the next ones; a checkpoint is not saved without them.
+                # The lines are kept and uploaded with the next ones. No checkpoint is saved before that.
                 logging.warning("%s: metrics wait to be written: %s", self._workdir, error)
 
 
@@ -334,7 +334,7 @@ def _lines_of(workdir: Workdir) -> list[tuple[bytes, dict[str, Any]]]:
     """Return the lines of metrics with their scalars; log the numbers of damaged ones."""
     found, damaged = [], []
     for number, line in enumerate(read_metric_lines(workdir), start=1):
-        # A killed process leaves half a line at the end.
+        # A killed process may leave half a line at the end.
         scalars = parse_line(line) if line.endswith(b"\n") else {}
         if scalars is None:
             damaged.append(number)

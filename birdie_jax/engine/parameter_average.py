@@ -31,10 +31,10 @@ class Average(flax.struct.PyTreeNode):
 
 
 class ParameterAverage:
-    """Averages the parameters every few steps, the earlier ones with a weight that falls exponentially.
+    """Averages the parameters every few steps; the weight of earlier parameters decays exponentially.
 
-    With w the decay, the average of p_1 ... p_n is (1 - w) (p_n + w p_(n-1) + ...) / (1 - w^n): its weights
-    add up to 1 for any n. It takes as much memory as the parameters, divided over devices like them.
+    With w the decay, the average of p_1 ... p_n is (1 - w) (p_n + w p_(n-1) + ...) / (1 - w^n). Its weights
+    add up to 1 for any n. It takes as much memory as the parameters, and is divided over devices like them.
 
     Attributes:
         name: the name of the hook.
@@ -46,8 +46,8 @@ class ParameterAverage:
         """Prepare an average of parameters.
 
         Args:
-            parameters: their shapes.
-            decay: w, from one addition to the next.
+            parameters: the shapes of the parameters.
+            decay: w, the decay from one addition to the next.
             every_steps: the number of steps between two additions.
         """
         self._shapes = parameters
@@ -55,7 +55,7 @@ class ParameterAverage:
         self._add = jax.jit(partial(add, decay), donate_argnums=0)
 
     def create_section(self, key: Key) -> Average:
-        """Return an average of nothing."""
+        """Return an empty average."""
         del key
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self._shapes)
         return Average(zeros, jnp.zeros((), jnp.int32))
@@ -64,11 +64,11 @@ class ParameterAverage:
         """Do nothing: the average is in the state."""
 
     def is_due(self, step: int, num_steps: int) -> bool:
-        """Whether the parameters of `step` are added: every few steps, and at the end."""
+        """Return whether to add the parameters of `step`: every few steps, and at the last one."""
         return step > 0 and (step % self._every_steps == 0 or step == num_steps)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult:
-        """Add the parameters."""
+        """Add the parameters to the average."""
         del call
         average = self._add(state.sections[self.name], state.params)
         return HookResult(state.with_section(self.name, average), {})
@@ -78,7 +78,7 @@ class ParameterAverage:
 
 
 def add(decay: float, average: Average, params: PyTree[jax.Array]) -> Average:
-    """Return the average with other parameters added."""
+    """Return the average with `params` added."""
     count = average.count + 1
     share = (1.0 - decay) / (1.0 - decay ** count.astype(jnp.float32))
     moved = jax.tree.map(lambda old, new: old + share * (new - old), average.parameters, params)

@@ -9,7 +9,7 @@ from orbax.checkpoint._src.checkpointers import async_checkpointer
 from orbax.checkpoint._src.futures import future, signaling_client
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-# About a minute and a half in all; tensorstore's own 32 tries take 15, and the run would count as hung.
+# About 1.5 minutes in total. tensorstore's default of 32 tries takes 15, and the run would count as hung.
 _RETRIES = {"max_retries": 8, "initial_delay": "1s", "max_delay": "16s"}
 
 
@@ -32,8 +32,8 @@ def coordinator_address() -> str:
 def limit_request_retries() -> None:
     """Make orbax give up on a failing store well before `train.hung_seconds`, for the whole process.
 
-    Neither orbax nor tensorstore, which sends its requests, has an option for it. orbax makes every context
-    from these two dictionaries.
+    Neither orbax nor tensorstore, which sends its requests, has an option for this. orbax makes every
+    context from these two dictionaries.
     """
     for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
         context["gcs_request_retries"] = _RETRIES
@@ -42,8 +42,8 @@ def limit_request_retries() -> None:
 def wait_by_monotonic_clock() -> None:
     """Make orbax measure its waits with a clock that never jumps, for the whole process.
 
-    With the wall clock, a save exceeds its limit of minutes if the clock is set forward, for example when a
-    suspended machine resumes.
+    With the wall clock, a save exceeds its time limit of some minutes if the clock is set forward, for
+    example when a suspended machine resumes.
     """
     clocks = SimpleNamespace(**{**vars(time), "time": time.monotonic})
     for module in (async_checkpointer, future, signaling_client):

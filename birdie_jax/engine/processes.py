@@ -39,7 +39,7 @@ _FLAGS = ("--coordinator_address", "--num_processes", "--process_id")
 _VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID or JOB_COMPLETION_INDEX")
 _SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _LOOK_SECONDS = 0.5
-# Between our own end of a wait and the abort of JAX, which names no cause.
+# The seconds from our own end of a wait to JAX's abort, which names no cause.
 _ABORT_MARGIN = 30
 _FIRST_DYNAMIC_PORT, _DYNAMIC_PORTS = 61440, 4096
 
@@ -65,7 +65,7 @@ def initialize_processes(
     *,
     connect_seconds: int = 300,
 ) -> ClusterSpec | None:
-    """Join the other processes of this run; return its cluster, or None if there are no others.
+    """Connect to the other processes of this run; return its cluster, or None if there are no others.
 
     Call it before any other use of JAX's devices. Afterwards `jax.process_index()` and
     `jax.process_count()` identify this process.
@@ -75,21 +75,21 @@ def initialize_processes(
         num_processes: see `detect_cluster`.
         process_id: see `detect_cluster`.
         environment: see `detect_cluster`.
-        lost_seconds: how long a process may be silent. JAX itself ends the others after four times this
-            time, which it counts from its own heartbeat, so `birdie_jax.engine.watch` can name the lost
-            process first.
+        lost_seconds: how long a process may be silent. JAX itself ends the other processes after four times
+            this time, which it counts from its own heartbeat. So `birdie_jax.engine.watch` can name the
+            lost process first.
         connect_seconds: how long the processes wait for each other to connect; after it JAX would abort.
 
     Raises:
-        ConfigError: only some of the flags or variables are given, or a value cannot be used.
+        ConfigError: only some of the flags or variables are given, or a value is invalid.
     """
     cluster = detect_cluster(
         coordinator_address, num_processes, process_id, environment, on_tpu(environment)
     )
     if cluster is not None:
-        # Only the CPU's devices read it; without it they cannot reach those of another process.
+        # Only CPU devices read this option; without it, they cannot reach those of another process.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        # The service would take SIGTERM for itself; the loop handles it, see birdie_jax/engine/stop.py.
+        # The service would handle SIGTERM itself; the loop must handle it, see birdie_jax/engine/stop.py.
         jax.config.update("jax_enable_preemption_service", False)
         _delay_abort()
         try:
@@ -116,7 +116,7 @@ def _late(connect_seconds: int) -> Callable[[], str]:
 
 @contextlib.contextmanager
 def _watched(find_sign: Callable[[], str]) -> Iterator[None]:
-    """While entered, end this process at the first sign that another one is lost; empty: there is none."""
+    """While entered, end this process if `find_sign` returns a sign that another one is lost; "": none."""
     over = threading.Event()
 
     def look() -> None:
@@ -143,12 +143,12 @@ def _end_lost(sign: str) -> NoReturn:
 
 
 def _delay_abort() -> None:
-    """Delay an abort of this process by six seconds, in which `birdie_jax.engine.watch` reports the cause.
+    """Delay an abort of this process by six seconds, so `birdie_jax.engine.watch` can report the cause.
 
     When process 0 is gone, and with it JAX's coordination service, JAX's client aborts its process at once.
-    No option of JAX prevents it, not even `jax_enable_recoverability`. The handler for SIGABRT is the C
+    No option of JAX prevents this, not even `jax_enable_recoverability`. The handler for SIGABRT is the C
     library's `sleep`, which gets the number of the signal, 6, and runs no Python. faulthandler prints the
-    stacks and then calls it.
+    stacks and then calls the handler.
     """
     library = ctypes.CDLL(None)
     library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
@@ -237,7 +237,7 @@ def _slurm(environment: Mapping[str, str]) -> ClusterSpec | None:
     # Jobs that share a host have different numbers, and so almost always different ports.
     port = _FIRST_DYNAMIC_PORT + job % _DYNAMIC_PORTS
     address = f"{first_host(environment['SLURM_STEP_NODELIST'])}:{port}"
-    # A task that is alone on its node uses all its GPUs; tasks that share a node have one each.
+    # A task that is alone on its node uses all GPUs of the node; tasks that share a node use one each.
     return ClusterSpec("Slurm", _arguments(address, count, number, None if nodes == count else [local]))
 
 
@@ -247,7 +247,7 @@ def _arguments(address: str, count: int, number: int, devices: list[int] | None)
         "num_processes": count,
         "process_id": number,
         "local_device_ids": devices,
-        # Everything is known; JAX's own detection could contradict it.
+        # These arguments are complete; JAX's own detection could contradict them.
         "cluster_detection_method": "deactivate",
     }
 

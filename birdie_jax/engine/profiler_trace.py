@@ -21,11 +21,11 @@ def profiled_steps(text: str, num_steps: int) -> tuple[int, int]:
     """Return the first and the last step of `config.train.profile`.
 
     Args:
-        text: first:last, both traced.
-        num_steps: the steps of the run; 0 if its stages decide.
+        text: `first:last`, both traced.
+        num_steps: the number of steps of the run; 0 if its stages determine it.
 
     Raises:
-        ConfigError: it is not such a pair, or the run has no such steps.
+        ConfigError: `text` is not such a pair, or the run does not have these steps.
     """
     found = _STEPS.fullmatch(text.strip())
     first, last = map(int, found.groups()) if found else (1, 0)
@@ -66,7 +66,7 @@ class ProfilerTrace:
         """Do nothing: a trace does not change the steps."""
 
     def is_due(self, step: int, num_steps: int) -> bool:
-        """Whether the trace begins or ends at `step`."""
+        """Return whether the trace begins or ends at `step`."""
         return step in (self._before, self._last)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult:
@@ -82,10 +82,10 @@ class ProfilerTrace:
         return HookResult(state, {})
 
     def close(self) -> None:
-        """End a trace in progress, for example if the run was stopped within it.
+        """End a trace in progress, for example if the run was stopped during it.
 
         Raises:
-            OSError: the store refuses the trace.
+            OSError: the trace cannot be written.
         """
         if self._is_tracing:
             self._is_tracing = False

@@ -16,7 +16,7 @@ Position = TypeVar("Position")
 
 @runtime_checkable
 class Batches(Protocol[Position]):
-    """Global batches on the devices, one after another, and the position of their source after each."""
+    """An iterator over global batches on the devices, with the position of their source after each."""
 
     def first_position(self) -> PyTree[np.ndarray]:
         """Return the position before the first batch: a tree of dictionaries of NumPy arrays."""
@@ -31,11 +31,11 @@ class Batches(Protocol[Position]):
         ...
 
     def gather(self, position: Position) -> PyTree[np.ndarray]:
-        """Return the position of all processes, to save; all processes call this together."""
+        """Return the position of all processes, to save it; all processes must call this together."""
         ...
 
     def close(self) -> None:
-        """Stop whatever makes batches ahead."""
+        """Stop the prefetching of batches."""
         ...
 
 
@@ -44,7 +44,7 @@ class IdentifiedBatches(Batches[Position], Protocol[Position]):
     """`Batches` with an identity of their data: a run cannot resume with other data.
 
     Attributes:
-        identity: a hash of the data; equal for equal data, wherever it is.
+        identity: a hash of the data; equal for equal data, wherever it is stored.
     """
 
     @property
@@ -71,7 +71,7 @@ class Step(Protocol):
         ...
 
     def create_sections(self) -> Mapping[str, PyTree]:
-        """Return the hooks' sections of that state."""
+        """Return the hooks' sections before the first step."""
         ...
 
     def __call__(self, state: TrainState, batch: PyTree[jax.Array]) -> tuple[TrainState, StepMetrics]:
@@ -84,15 +84,15 @@ class Step(Protocol):
 
 
 class HookCall(NamedTuple):
-    """When and how a hook is called.
+    """The circumstances of a hook's call.
 
     Attributes:
         step: the number of train steps done.
         num_steps: the number of train steps of the whole run.
         is_first: whether this process calls the hook for the first time, and so may have to compile.
-        heartbeat: reports the hook's current phase to the watch. All processes must call it alike, at least
-            every `train.hung_seconds`.
-        should_stop: whether the run must stop. All processes must call it alike.
+        heartbeat: reports the hook's current phase to the watch. All processes must call it at the same
+            points, at least every `train.hung_seconds`.
+        should_stop: () -> whether the run must stop. All processes must call it at the same points.
     """
 
     step: int
@@ -103,7 +103,7 @@ class HookCall(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Whether no train step follows."""
+        """Whether this is the last step of the run."""
         return self.step == self.num_steps
 
 
@@ -113,8 +113,8 @@ class HookResult(NamedTuple):
     Attributes:
         state: the new train state, with the hook's own section changed if it has one.
         scalars: the scalars to log at this step.
-        ends_run: whether this step is the last of the run, however many were planned. All processes must
-            return the same.
+        ends_run: whether the run ends at this step, before its planned end. All processes must return the
+            same value.
     """
 
     state: TrainState
@@ -131,7 +131,7 @@ class Hook(Protocol):
     the state. At the last step it runs before the last checkpoint.
 
     Attributes:
-        name: the name of its section of the train state, of checkpoints and of messages.
+        name: the name of the hook in messages, and of its section in the train state and checkpoints.
     """
 
     @property
@@ -140,7 +140,7 @@ class Hook(Protocol):
     def create_section(self, key: Key) -> PyTree:
         """Return the arrays that the hook keeps, before the first step; `{}` for none. Traced by JAX.
 
-        The key is the same for every hook: fold in the hook's name if another hook also draws.
+        Every hook gets the same key. Fold in the hook's name if another hook also draws random numbers.
         """
         ...
 
@@ -149,11 +149,11 @@ class Hook(Protocol):
         ...
 
     def is_due(self, step: int, num_steps: int) -> bool:
-        """Whether the hook runs at `step`, which is `num_steps` at the end."""
+        """Return whether the hook runs at `step`, which is `num_steps` at the end."""
         ...
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Run the hook. None: `call.should_stop()` was true before the end, and nothing has changed."""
+        """Run the hook; return None if `call.should_stop()` was true and the hook changed nothing."""
         ...
 
     def close(self) -> None:

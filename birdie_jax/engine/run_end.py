@@ -1,4 +1,4 @@
-"""The end of a run, which may change while the learning rate does not depend on it."""
+"""The end of a run, which may move while the learning rate does not depend on it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +22,10 @@ def movable_fields(done: int, before: Mapping[str, Any], wanted: Mapping[str, An
         starts = config["train.num_steps"] - config["optimizer.decay_steps"]
         if config["optimizer.schedule"] != "wsd" or config.get("finetune.stages") or done > starts:
             return frozenset()
-    # A warm-up is at most as long as the run; and a run with no step left would not validate its end.
+    # A warm-up is at most as long as the run.
     warm_ups = [min(one["optimizer.warmup_steps"], one["train.num_steps"] - 1) for one in (before, wanted)]
     if done and warm_ups[0] != warm_ups[1]:
         return frozenset()
+    # A run with no step left would not validate its end.
     same_end = before["train.num_steps"] == wanted["train.num_steps"]
     return END_FIELDS if done < wanted["train.num_steps"] or same_end else frozenset()

@@ -26,14 +26,14 @@ from birdie_jax.storage import Bounds, parse_typed
 
 Summarise = Callable[[StepTotals], dict[str, float]]
 Sections = Mapping[str, Callable[[Key], PyTree[jax.Array]]]
-"""For each hook its `create_section`, by its name."""
+"""The `create_section` of each hook, by the hook's name."""
 _Parts = Annotated[int, Bounds(at_least=1, at_most=2**20)]
 # Separates the keys of rows from the keys of parameters and sections.
 _ROW_KEYS = 0x726F7773
 
 
 class SummedLoss(Protocol):
-    """The loss summed over a batch, and named sums to log, which add up."""
+    """Returns the loss summed over a batch, and named sums to log, which add up over batches."""
 
     def __call__(  # noqa: D102
         self, params: PyTree[jax.Array], batch: PyTree[jax.Array], row_keys: RowKeys | None = None, /
@@ -48,7 +48,7 @@ class CompiledUpdate(Protocol):
     ) -> tuple[TrainState, StepMetrics]: ...
 
     def lower(self, state: TrainState, batch: PyTree, /, *frozen: PyTree) -> jax.stages.Lowered:
-        """Return the program for such arguments, before it is compiled."""
+        """Return the program for these arguments, before it is compiled."""
         ...
 
 
@@ -56,9 +56,10 @@ class LossFunction(NamedTuple):
     """The loss to minimise: a mean over the contents of a batch.
 
     Attributes:
-        sums: (params, batch) -> (the loss summed over the batch, named sums to log, which add up).
+        sums: (params, batch) -> (the loss summed over the batch, named sums to log). The sums of parts of a
+            batch add up to those of the batch.
         weight: batch -> the divisor of the summed loss, such as the number of its target tokens.
-        tokens: batch -> its size for the throughput, as float32.
+        tokens: batch -> the size of the batch for the throughput, float32.
         takes_row_keys: whether `sums` draws random numbers. Its third argument is then a key for each row
             of its batch, a function of the run's seed, the step and the number of the row within the global
             batch.
@@ -101,7 +102,7 @@ class ShardedStep(NamedTuple):
         return self.sections()
 
     def summarise(self, totals: StepTotals) -> dict[str, float]:
-        """Return the scalars to log of some steps."""
+        """Return the scalars to log for some steps."""
         return self.summary(totals)
 
     def __call__(self, state: TrainState, batch: PyTree[jax.Array]) -> tuple[TrainState, StepMetrics]:
@@ -109,7 +110,7 @@ class ShardedStep(NamedTuple):
         return self.update(state, batch, *self.frozen)
 
     def with_frozen(self, frozen: PyTree[jax.Array]) -> "ShardedStep":
-        """Return the same step with the arrays that no step changes."""
+        """Return the same step with the frozen arrays set."""
         return self._replace(frozen=(frozen,))
 
     def starting_from(
@@ -120,7 +121,7 @@ class ShardedStep(NamedTuple):
         Args:
             initial_params: shapes, types and shardings of the parameters -> a function from the parameters
                 of `create_state` to the first parameters; called if there is no checkpoint. The optimizer's
-                state is that of the parameters of `create_state`.
+                state is the one from `create_state`.
         """
 
         def create_state() -> TrainState:
@@ -154,23 +155,23 @@ def make_step(
         loss: the loss; with `frozen` a function of those arrays that returns it.
         optimizer: gradient -> update.
         mesh: the device mesh; its devices need not be attached until a function is called.
-        seed: decides the keys of parameters, sections and rows.
+        seed: the seed of the keys of parameters, sections and rows.
         sections: the functions that make the sections of the hooks; see `sections_of`.
         summarise: the sums of some steps -> the scalars to log; None: each sum divided by the weight of the
             steps.
-        accumulation_steps: parts in which the gradient of a batch is computed, one after the other; changes
-            memory and rounding only.
-        param_shardings: shapes of a train state -> the sharding of each array; None: each device has all.
+        accumulation_steps: the number of parts in which the gradient of a batch is computed, one after
+            another. It changes only memory and rounding.
+        param_shardings: shapes of a train state -> the sharding of each array; None: all are replicated.
         batch_shardings: the sharding of each array of a batch; None: the rows divided over `data` and
             `fsdp`.
-        rule: which steps change nothing; None: those whose loss or gradient is not finite.
+        rule: the rule for steps that change nothing; None: those whose loss or gradient is not finite.
         sums_of_update: (gradient, update) -> named sums to log as well; None: none.
-        frozen: shapes, types and shardings of arrays that the loss reads and no step changes; checkpoints
-            do not hold them; None: none.
+        frozen: shapes, types and shardings of arrays that the loss reads and no step changes. Checkpoints
+            do not contain them. None: there are none.
 
     Raises:
-        ConfigError: an argument cannot be used. At the first call of the step: the loss does not return
-            sums, or `accumulation_steps` does not divide the rows.
+        ConfigError: an argument is invalid. At the first call of the step: the loss does not return sums,
+            or `accumulation_steps` does not divide the rows.
     """
     seed = parse_typed(Seed, seed, "seed", ConfigError)
     accumulation_steps = parse_typed(_Parts, accumulation_steps, "accumulation_steps", ConfigError)
@@ -245,7 +246,7 @@ def check_section_names(names: Iterable[str]) -> None:
     """Check that the names of hooks do not collide with the other parts of a state in a checkpoint.
 
     Raises:
-        ConfigError: one does.
+        ConfigError: a name collides.
     """
     for name in names:
         taken = (*REQUIRED, bad_steps.SECTION)
@@ -260,7 +261,7 @@ def sections_of(hooks: Sequence[Hook]) -> Sections:
     """Return the functions that make the sections of some hooks, for `make_step`.
 
     Raises:
-        ConfigError: two hooks have one name.
+        ConfigError: two hooks have the same name.
     """
     check_names(hooks)
     return {hook.name: hook.create_section for hook in hooks}
@@ -279,14 +280,15 @@ def take_step(
 ) -> tuple[TrainState, StepMetrics]:
     """Take one optimizer step on the mean loss of `batch`: a pure function of state and batch.
 
-    With `rule` a step may change only the counts of steps; None: every step changes the parameters.
+    A step that `rule` skips changes only the counts of steps. Without a rule, every step changes the
+    parameters.
 
     The mean is over the whole batch for any number of parts, and random draws for a row depend on its
-    number within the batch, so `accumulation_steps` changes only memory and rounding.
+    number within the batch. So `accumulation_steps` changes only memory and rounding.
     """
     weight = jnp.maximum(_number("loss.weight", loss.weight(batch)), 1).astype(jnp.float32)
     tokens = _number("loss.tokens", loss.tokens(batch))
-    # The inputs of `loss.sums` after the parameters; keys are cut into parts like rows.
+    # The inputs of `loss.sums` after the parameters. Keys are divided into parts like rows.
     inputs = (batch, _row_keys(seed, state.step, batch)) if loss.takes_row_keys else (batch,)
 
     def loss_of_part(params, part):
@@ -358,7 +360,7 @@ def _row_keys(seed: int, step: jax.Array, batch: PyTree) -> jax.Array:
 
 
 def _in_parts(batch: PyTree, parts: int) -> PyTree:
-    """Cut the rows; every device keeps its own rows in every part."""
+    """Divide the rows into parts; every device keeps its own rows in every part."""
 
     def cut(x):
         if x.shape[0] % parts:
@@ -381,7 +383,7 @@ def _check_params(params: PyTree[jax.ShapeDtypeStruct]) -> None:
 
 
 def _number(name: str, value: jax.Array | float) -> Num[Array, ""]:
-    """Return the result of a part of a loss for a whole batch, which must be one number."""
+    """Return a result of a loss for a whole batch, after checking that it is one number."""
     if jnp.ndim(value):
         raise ConfigError(f"{name}: found an array of shape {jnp.shape(value)}; allowed: a number, summed")
     return jnp.asarray(value)

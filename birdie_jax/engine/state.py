@@ -11,10 +11,10 @@ from jaxtyping import Array, Bool, Int, PyTree
 from birdie_jax.array_types import Scalar
 
 
-# Neither is checked at runtime: JAX builds the same classes with shapes and shardings as leaves.
+# No runtime checks of types, because JAX also builds these classes with shapes and shardings as leaves.
 @typing.no_type_check
 class TrainState(flax.struct.PyTreeNode):
-    """The arrays on the devices that a run passes from step to step, and that a checkpoint holds.
+    """The arrays on the devices that a run passes from step to step, and that a checkpoint saves.
 
     Attributes:
         step: int32, the number of train steps done.
@@ -30,7 +30,7 @@ class TrainState(flax.struct.PyTreeNode):
     sections: Mapping[str, PyTree]
 
     def with_section(self, name: str, section: PyTree) -> "TrainState":
-        """Return the state with other arrays in the section `name`."""
+        """Return the state with the section `name` replaced."""
         return self.replace(sections={**self.sections, name: section})
 
 
@@ -45,9 +45,9 @@ class StepMetrics(flax.struct.PyTreeNode):
         tokens: the size of the batch for the throughput: tokens, or examples.
         sums: named sums over the batch, which add up over steps.
         skipped: whether the step changed nothing (`bad_steps`).
-        num_skipped: the number of such steps of the run so far, including this one.
-        bad_in_a_row: the number of bad steps since the last one that changed the parameters.
-        ends_run: whether there are too many of these.
+        num_skipped: the number of skipped steps of the run so far, including this one.
+        bad_in_a_row: the number of bad steps since the last step that changed the parameters.
+        ends_run: whether this number is too large, and the run ends.
     """
 
     loss: Scalar

@@ -1,4 +1,4 @@
-"""Read the metrics of train steps one step late, so the device never waits, and sum them up."""
+"""Read the metrics of train steps one step late, so the device never waits, and add them up."""
 
 import math
 import sys
@@ -24,7 +24,7 @@ class Progress:
     """Shows step, loss, accuracy, tokens/s and time left."""
 
     def __init__(self, num_steps: int, first_step: int, parameters: int, *, shown: bool = True):
-        """Prepare to show steps first_step .. num_steps of a model of `parameters`, or nothing."""
+        """Prepare to show steps first_step .. num_steps of a model of `parameters`, if `shown`."""
         self._num_steps = num_steps
         self._console = Console(file=sys.stdout, quiet=not shown)
         start = "starts" if first_step == 0 else f"resumes from step {first_step}"
@@ -69,8 +69,8 @@ class Progress:
         logging.flush()
 
 
-def _way_past(step: int, metrics: StepMetrics) -> str:
-    """Return how to skip the batches of bad steps that end at `step`."""
+def _skip_advice(step: int, metrics: StepMetrics) -> str:
+    """Return the advice how to skip the batches of the bad steps that end at `step`."""
     number = int(metrics.bad_in_a_row)
     if number == 0:
         return ""
@@ -94,8 +94,8 @@ class OpenWindow:
 
     Attributes:
         tokens_seen: the tokens of all steps up to the last summary.
-        steps: the number of steps since.
-        skipped: the number of those that changed nothing.
+        steps: the number of steps since the last summary.
+        skipped: the number of these steps that changed nothing.
         tokens: the sum of `StepMetrics.tokens`. The following sums exclude skipped steps.
         loss: the sum of the mean losses.
         grad_norm: the sum of the norms.
@@ -113,7 +113,7 @@ class OpenWindow:
     sums: dict[str, Any] = field(default_factory=dict)
 
     def add(self, metrics: StepMetrics) -> None:
-        """Add a step, on the host; if it has other sums than the steps before it, start a new window."""
+        """Add a step, on the host; if its sums have other names or shapes, start a new window."""
         shapes = {name: np.shape(value) for name, value in self.sums.items()}
         if shapes and shapes != {name: np.shape(value) for name, value in metrics.sums.items()}:
             vars(self).update(vars(OpenWindow(self.tokens_seen + int(self.tokens))))
@@ -130,13 +130,13 @@ class OpenWindow:
             self.sums[name] = np.asarray(self.sums.get(name, 0.0)) + np.asarray(value, np.float64)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the window as JSON."""
         sums = {name: np.asarray(value).tolist() for name, value in self.sums.items()}
         return vars(self) | {"sums": sums}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "OpenWindow":
-        """Return the window that `to_json` returned as `found`, without what a later version added."""
+        """Return the window of a result of `to_json`; ignore fields of later versions."""
         return cls(**{name: value for name, value in found.items() if name in cls.__dataclass_fields__})
 
 
@@ -145,7 +145,7 @@ class StepLog:
 
     Attributes:
         window: the steps since the last summary.
-        host_seconds: the seconds a step, in the last summary, in which this process did not wait for its
+        host_seconds: the seconds per step, in the last summary, in which this process did not wait for its
             devices; 0 before the first summary.
     """
 
@@ -161,8 +161,8 @@ class StepLog:
         Args:
             summarise: `Step.summarise`, see `protocols.py`.
             log_every_steps: the number of steps that one summary covers.
-            window: the sums before the first step of this log; None: none.
-            mfu_of: tokens a second -> the share of the devices' peak; None where that is not known.
+            window: the sums before the first step of this log; None: there are none.
+            mfu_of: tokens per second -> the share of the devices' peak; None: unknown.
         """
         self._summarise = summarise
         self._every = log_every_steps
@@ -183,7 +183,7 @@ class StepLog:
         self._timed_tokens = 0.0
 
     def add(self, step: int, metrics: StepMetrics, host_wait: float) -> dict[str, float] | None:
-        """Take the metrics of step `step`, still on the device; read the step before it.
+        """Keep the metrics of `step`, which are still on the device, and read those of the step before it.
 
         Returns:
             A summary if the step before it completes one, else None.
@@ -197,7 +197,7 @@ class StepLog:
         return summary
 
     def flush(self) -> dict[str, float] | None:
-        """Read the step that is pending; see `add`."""
+        """Read the metrics of the pending step; see `add`."""
         if self._pending is None:
             return None
         step, on_device, host_wait = self._pending
@@ -207,7 +207,7 @@ class StepLog:
         self._waited_for_device += time.monotonic() - begin
         finite = math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)
         if metrics.ends_run or not (finite or metrics.skipped):
-            raise TrainingDiverged(self._in_words(step, metrics) + _way_past(step, metrics))
+            raise TrainingDiverged(self._in_words(step, metrics) + _skip_advice(step, metrics))
         self._timed_steps += 1
         self._timed_tokens += float(metrics.tokens)
         self._waited += host_wait
@@ -224,7 +224,7 @@ class StepLog:
         return summary
 
     def exclude(self, seconds: float) -> None:
-        """Exclude from the throughput `seconds` that hooks took."""
+        """Exclude the `seconds` that hooks took from the throughput."""
         self._paused += seconds
 
     def _summary(self, step: int) -> dict[str, float]:
@@ -261,7 +261,7 @@ class StepLog:
         try:
             parts = self._summarise(StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), sums))
         except (ArithmeticError, ValueError):
-            # A user's summary need not accept such values.
+            # A user's `summarise` may fail with such values.
             parts = {}
         losses = [
             f"{name.removesuffix('/loss')} {value:.4g}"

@@ -1,4 +1,4 @@
-"""An orderly end: after SIGTERM or Ctrl-C to any process, all loops save the same step and stop."""
+"""Stop a run: after SIGTERM or Ctrl-C to any process, all processes save the same step and stop."""
 
 import contextlib
 import logging
@@ -20,44 +20,44 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from birdie_jax.engine.mesh import replicated
 
 # A failure in a thread of orbax reaches the loop as an exception. Each of the threads also logs it with a
-# traceback. Threads of tensorstore, whose event loop has ended by then, print one for each array. On a full
-# disk these are hundreds of lines around the one line with the remedy.
+# traceback. Threads of tensorstore, whose event loop has ended by then, print a traceback for each array.
+# On a full disk, these are hundreds of lines around the one line with the remedy.
 
 _ORBAX = str(Path(orbax.checkpoint.__file__).parent)
 
 
 @contextlib.contextmanager
-def told_once() -> Iterator[None]:
+def silence_repeated_errors() -> Iterator[None]:
     """Suppress, while entered, the output of orbax's threads about exceptions that they also raise.
 
-    After an exception it suppresses them to the end of the program, because the threads run for a while.
-    The filter is on the loggers, because a program without absl's `app.run` has other handlers.
+    After an exception, the output stays suppressed until the program ends, because the threads run for a
+    while. The loggers have the filter, because a program without absl's `app.run` has other handlers.
     """
     loggers = absl_logging.get_absl_logger(), logging.getLogger("asyncio")
     before = sys.unraisablehook
 
     def unraisablehook(unraisable: Any) -> None:
-        # Only C calls back without an object: tensorstore, when its event loop is closed.
+        # Only a call from C has no object: tensorstore's, when its event loop is closed.
         error = unraisable.exc_value
         if unraisable.object is None and str(error) == "Event loop is closed":
             return
         before(unraisable)
 
     for logger in loggers:
-        logger.addFilter(_is_not_handed_on)
+        logger.addFilter(_is_new)
     sys.unraisablehook = unraisablehook
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     yield
     for logger in loggers:
-        logger.removeFilter(_is_not_handed_on)
+        logger.removeFilter(_is_new)
     sys.unraisablehook = before
 
 
-def _is_not_handed_on(record: logging.LogRecord) -> bool:
+def _is_new(record: logging.LogRecord) -> bool:
     if record.levelno < logging.ERROR or not record.exc_info:
         return True
     if record.name == "asyncio":
-        # Only orbax has tasks here, and it waits only for the first of many that fail.
+        # Only orbax has tasks here. It waits only for the first of many that fail.
         return "was never retrieved" not in record.getMessage()
     return not record.pathname.startswith(_ORBAX)
 
@@ -95,9 +95,9 @@ class StopRequest:
 class SharedStop:
     """The agreement of a run's processes on whether one of them received a stop signal.
 
-    Every process asks at the same places of its loop. The devices compute the answer as a maximum over one
-    number of each process, so it is the same everywhere. A process reads it at its next question, so the
-    loop does not wait for the devices. A single process needs no agreement and stops at once.
+    Every process calls `ask` at the same points of its loop. The devices compute the answer as the maximum
+    of one number from each process, so every process gets the same answer. A process reads it at its next
+    call, so the loop does not wait for the devices. A single process needs no agreement and stops at once.
 
     Attributes:
         answer: the last answer: a signal that some process received, or None.
@@ -113,7 +113,7 @@ class SharedStop:
         self.answer: signal.Signals | None = None
 
     def ask(self) -> signal.Signals | None:
-        """Return the signal that some process had received at the previous question."""
+        """Return the signal that some process had received at the previous call, or None."""
         if jax.process_count() == 1:
             self.answer = self._request.signal
             return self.answer

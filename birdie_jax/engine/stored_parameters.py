@@ -45,7 +45,7 @@ def restore_parameters(
         workdir: the workdir of a run.
         abstract_params: shapes, types and shardings to restore onto; they may differ from the mesh of the
             checkpoint.
-        step: the step of the checkpoint; None = the newest whole one, with a warning for each damaged one.
+        step: the step of the checkpoint; None: the newest whole one, with a warning for each damaged one.
         average: whether to read the average of the parameters that the hook parameter_average keeps.
 
     Raises:
@@ -81,8 +81,8 @@ def read_some_parameters(
         workdir: the workdir of a run.
         abstract_params: shapes, types and shardings of the wanted parameters.
         step: the step of the checkpoint; None as in `restore_parameters`.
-        free_axes: for some parameters a dimension, by name. These are also read, with their saved shape, if
-            they differ in the size of that dimension, which must not be divided over devices.
+        free_axes: a dimension of some parameters, by name. A parameter that differs in the size of this
+            dimension is also read, with its saved shape. The dimension must not be divided over devices.
 
     Returns:
         The read parameters by name (without `params/`), the descriptions of all saved ones, and the step.

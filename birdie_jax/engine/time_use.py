@@ -1,4 +1,4 @@
-"""The time use of a run over all its starts: goodput, and the rest by category."""
+"""The time use of a run over all its starts: goodput, and the other time by category."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,18 +9,18 @@ import jax
 
 from birdie_jax.storage.metric_lines import TIME_PREFIX, WALL_CLOCK
 
-# The time of XLA, and of loading a compiled program.
+# The time to compile with XLA, or to load a compiled program.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 STEPPING = "stepping"
 CATEGORIES = (
     *(STEPPING, "compiling", "waiting_for_data", "hooks", "checkpoints"),
     *("starting", "lost_steps", "between_starts"),
 )
-"""The categories of time: `starting` lasts until the first step of a start, `lost_steps` are steps that
-a resumed run repeats after a kill, and `between_starts` is time in which nothing runs. Compilation always
-counts as such."""
+"""The categories of time. `starting` lasts until the first step of a start. `lost_steps` are steps that a
+resumed run repeats after a kill. `between_starts` is time in which nothing runs. Compilation always counts
+as `compiling`."""
 TIME_SCALARS = tuple(f"{TIME_PREFIX}{name}" for name in CATEGORIES)
-"""The names of their seconds in metrics."""
+"""The names of the seconds of each category in metrics."""
 
 
 class TimeUse:
@@ -60,7 +60,7 @@ class TimeUse:
         self._before["lost_steps"] += max(logged - sum(self._before.values()), 0.0)
         if WALL_CLOCK in last:
             began = time.time() - (time.monotonic() - self._began)
-            # Clocks of machines differ, and jump.
+            # Clocks of machines differ and can jump.
             self._before["between_starts"] += max(began - last[WALL_CLOCK], 0.0)
 
     def first_step_begins(self) -> None:

@@ -25,16 +25,16 @@ from birdie_jax.errors import exit_status, without_secrets
 from birdie_jax.storage import is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
-# sysexits.h calls this a temporary failure: the job may be started again.
+# sysexits.h calls this a temporary failure; the job may be restarted.
 EXIT_ANOTHER_FAILED = 75
 _BEATS_IN_LIMIT = 10
 _MAX_BEAT_SECONDS = 2.0
 _FRAMES_SHOWN = 3
-# A phase that may have to compile something may take this many times as long.
+# A phase that may compile may take this many times as long.
 _COMPILE_GRACE = 10
 _REPORTING_SECONDS = 10.0
 _SLOW_SHARE = 0.25
-# The watch checks process 0 after a beat and this time without its answer. This process aborts six seconds
+# The watch checks process 0 if it does not answer for a beat and this time. This process aborts six seconds
 # after the end of process 0 (`processes.py`).
 _SILENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
@@ -44,9 +44,9 @@ class Limits(NamedTuple):
     """How long a process may be silent.
 
     Attributes:
-        lost_seconds: the time after which a process that does not answer is lost.
-        hung_seconds: the time after which a process whose loop makes no progress hangs; ten times this in a
-            phase that may compile.
+        lost_seconds: the time after which a process that does not answer counts as lost.
+        hung_seconds: the time after which a process whose loop makes no progress counts as hung; ten times
+            as long in a phase that may compile.
     """
 
     lost_seconds: float
@@ -61,7 +61,7 @@ class _Beat(NamedTuple):
         progress: the number of heartbeats of its loop.
         phase: the step and phase of the last heartbeat.
         done: whether the process has ended without an error.
-        host_seconds: the seconds a step in which it does not wait for its devices.
+        host_seconds: the seconds per step in which the process does not wait for its devices.
     """
 
     serial: int = 0
@@ -72,9 +72,9 @@ class _Beat(NamedTuple):
 
 
 class Watch:
-    """While entered, a thread that publishes heartbeats, reads those of others, and ends a failed run.
+    """A thread, while entered, that publishes heartbeats, reads those of others, and ends a failed run.
 
-    If another process is lost, only this thread can end this process: its loop waits in an operation on a
+    If another process is lost, only this thread can end this process. The loop waits in an operation on a
     device, where no signal reaches it. The steps since the last checkpoint are lost. A single process is
     not watched.
 
@@ -131,12 +131,12 @@ class Watch:
         self._hangs_from = time.monotonic() + patience
 
     def compare_hosts(self, host_seconds: float, step_seconds: float) -> dict[str, float]:
-        """Publish this process's time of work for a step; return the slowest process and its time.
+        """Publish this process's host time per step; return the slowest process and its time.
 
-        Processes wait for each other in each step, so all steps take equally long. They differ in the time
-        in which a process does not wait for its devices: for its batch, or in Python. A warning names a
-        process that works longer than the median by a quarter of a step. The result is empty for a single
-        process, and until the others have published their times.
+        Processes wait for each other in each step, so the step takes equally long in all of them. They
+        differ in the time in which they do not wait for their devices, but for a batch or in Python. A
+        warning names a process whose time exceeds the median by a quarter of a step. The result is empty
+        for a single process, and until the others have published their times.
         """
         self._beat = self._beat._replace(host_seconds=host_seconds)
         published = {index: beat.host_seconds for index, (beat, _) in self._heard.items()}
@@ -159,7 +159,7 @@ class Watch:
         }
 
     def disarm(self) -> None:
-        """Report that the loop is over: the rest may take any time."""
+        """Report that the loop has ended; what follows has no time limit."""
         self._hangs_from = math.inf
 
     def __enter__(self) -> "Watch":
@@ -187,7 +187,7 @@ class Watch:
             return
         self._hangs_from = math.inf
         if isinstance(error, Exception) and not isinstance(error, self._own_faults):
-            # If another process is the cause, the other thread soon ends this process, and reports it.
+            # If another process is the cause, the other thread soon ends this process and reports it.
             seconds = self._limits.lost_seconds + 3 * self._beat_seconds
             logging.warning(
                 "%s; waits %.0f s for a sign that another process is the cause",
@@ -232,7 +232,7 @@ class Watch:
             self._stalled({index: beat for index, (beat, _) in self._heard.items()})
 
     def _watch_first(self) -> None:
-        """End this process when the first one is gone, which runs JAX's coordination service."""
+        """End this process when the first process, which runs JAX's coordination service, is gone."""
         while not self._left.wait(_LOOK_SECONDS):
             silent = time.monotonic() - self._answered
             if silent > self._limits.lost_seconds:
@@ -244,7 +244,7 @@ class Watch:
         self._end(f"process {index} is lost: {sign}; it was at: {self._heard[index][0].phase}")
 
     def _stalled(self, beats: dict[int, _Beat]) -> NoReturn:
-        """Publish this process's phase, read the others' phases, and end with the name of the last one."""
+        """Publish this process's phase, read the others', and end; the message names the last process."""
         own = {
             "progress": self._beat.progress,
             "phase": self._beat.phase,
@@ -290,7 +290,7 @@ class Watch:
             steps = self._workdir.saved_steps()
             where, good = str(path), f"step {steps[-1]}" if steps else "none"
         except OSError as error:
-            # A full disk must not block it either.
+            # A full disk must not block the end either.
             where, good = f"\n{stacks}", f"unknown ({error})"
         print(
             f"birdie_jax.train: process {self.processes.index} stops: {message}. Last checkpoint: {good}; "
@@ -301,14 +301,14 @@ class Watch:
 
     def _exit(self, status: int) -> NoReturn:
         if self.processes.first:
-            # The messages end with this process; the others need time to read them.
+            # The coordination service ends with this process; the others need time to read its messages.
             time.sleep(5 * self._beat_seconds)
         sys.stdout.flush()
         os._exit(status)
 
 
 def _finish_within(seconds: float, action: Callable[[], None]) -> bool:
-    """Return whether an action has ended in time; it may fail."""
+    """Run an action; return whether it ended within `seconds`, with or without an error."""
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     thread.join(seconds)

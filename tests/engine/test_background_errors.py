@@ -9,7 +9,7 @@ import orbax.checkpoint
 import pytest
 from absl import logging as absl_logging
 
-from birdie_jax.engine.stop import told_once
+from birdie_jax.engine.stop import silence_repeated_errors
 
 HERE = __file__
 ORBAX = orbax.checkpoint.__file__
@@ -44,7 +44,7 @@ def as_before(monkeypatch):
 def test_log_records(name, path, message, passed):
     error = OSError(28, "No space left on device")
     assert passes(name, path, message, error=error)
-    with told_once():
+    with silence_repeated_errors():
         assert passes(name, path, message, error=error) == passed
         assert passes(name, path, message, level=logging.WARNING)
         assert passes("absl", path, "an error without a traceback")
@@ -56,7 +56,7 @@ def test_a_program_without_absl_prints_only_its_own_lines(caplog):
     try:
         raise OSError(28, "No space left on device")
     except OSError:
-        with told_once():
+        with silence_repeated_errors():
             exec(compile("log.exception('of orbax')", ORBAX, "exec"), {"log": absl_logging})
             absl_logging.exception("of ours")
     assert [record.getMessage() for record in caplog.records] == ["of ours"]
@@ -66,15 +66,15 @@ def test_callbacks_that_find_their_loop_closed(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "unraisablehook", seen.append)
     closed = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=None)
-    of_ours = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=told_once)
+    of_ours = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=silence_repeated_errors)
     other = SimpleNamespace(exc_value=RuntimeError("something else"), object=None)
-    with told_once():
+    with silence_repeated_errors():
         for unraisable in (closed, of_ours, other):
             sys.unraisablehook(unraisable)
     assert seen == [of_ours, other]
 
 
 def test_threads_that_go_on_after_a_failure_are_not_heard_either():
-    with pytest.raises(KeyError), told_once():
+    with pytest.raises(KeyError), silence_repeated_errors():
         raise KeyError
     assert not passes("absl", ORBAX, "thread raised an exception", error=OSError())

@@ -1,4 +1,4 @@
-"""Trackers by name. To add a tracker, add one file, and one line here."""
+"""Trackers by name. A new tracker needs one file, and one line here."""
 
 # Importing a tracker registers it.
 from birdie_jax.engine.trackers import mlflow_runs, weights_and_biases

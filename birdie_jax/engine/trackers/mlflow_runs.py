@@ -10,21 +10,21 @@ from typing import Any
 from birdie_jax.engine.trackers.registry import TrackedRun, register_tracker
 
 _TAG = "birdie_jax_run"
-# MLflow refuses longer requests, and other characters in names.
+# MLflow rejects longer requests, and other characters in names.
 _MAX_METRICS = 1000
 _REFUSED = re.compile(r"[^\w\-./ :]")
 
 
 class MlflowRuns:
-    """A run of MLflow, which MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and so on configure."""
+    """An MLflow run, configured by MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and so on."""
 
     def __init__(self):
-        """Open nothing yet."""
+        """Create a tracker without a run."""
         self._client: Any = None
         self._run = ""
 
     def start(self, run: TrackedRun) -> None:
-        """Open the run with a tag of this identity, or make it."""
+        """Open the run that has a tag with this identity, or create it."""
         mlflow = importlib.import_module("mlflow")
         self._client = mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "birdie-jax")
@@ -48,7 +48,7 @@ class MlflowRuns:
             self._client.log_batch(self._run, metrics=metrics[first : first + _MAX_METRICS])
 
     def finish(self, *, succeeded: bool) -> None:
-        """Say how the process ended."""
+        """Record whether the process succeeded."""
         self._client.set_terminated(self._run, "FINISHED" if succeeded else "FAILED")
 
 

@@ -10,13 +10,13 @@ from birdie_jax.registry import Registry
 
 
 class TrackedRun(NamedTuple):
-    """A run as a tracker knows it.
+    """The description of a run for a tracker.
 
     Attributes:
         name: the name of its workdir.
-        identity: the same after a kill, and different for every other run.
-        folder: a folder of this machine for what the tracker writes before it sends it.
-        config: the configuration, as config.json has it.
+        identity: an identity that only this run has, and keeps after a kill.
+        folder: a local folder for files that the tracker writes before it sends them.
+        config: the configuration, as in config.json.
     """
 
     name: str
@@ -27,21 +27,22 @@ class TrackedRun(NamedTuple):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Receives a run's logs. All calls come from one thread, which is not the loop's.
+    """Receives a run's logs.
 
-    After an exception the tracker receives nothing more; the run continues.
+    All calls come from one thread, which is not the loop's. After an exception, the run continues without
+    the tracker.
     """
 
     def start(self, run: TrackedRun) -> None:
-        """Open the run, or open it again where an earlier process of it was stopped."""
+        """Open the run, or reopen it if an earlier process of the run was stopped."""
         ...
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Receive finite scalars of a step. After a kill, some steps are logged again."""
+        """Log finite scalars of a step. After a kill, some steps are logged again."""
         ...
 
     def finish(self, *, succeeded: bool) -> None:
-        """Send the rest; the process ends, with or without an error."""
+        """Send the rest before the process ends, with or without an error."""
         ...
 
 
@@ -50,8 +51,8 @@ class TrackerKind(NamedTuple):
 
     Attributes:
         make: () -> the tracker.
-        module: the module that it imports.
-        install: what `pip install` needs for that module.
+        module: the module that the tracker imports.
+        install: the argument of `pip install` for that module.
     """
 
     make: Callable[[], Tracker]
@@ -65,13 +66,13 @@ TRACKERS: Registry[TrackerKind] = Registry("config.train.trackers")
 def register_tracker(
     name: str, make: Callable[[], Tracker], *, module: str = "birdie_jax", install: str = "birdie-jax"
 ) -> None:
-    """Make a tracker known as `config.train.trackers`.
+    """Register a tracker for `config.train.trackers`.
 
     Args:
-        name: its name.
+        name: the name of the tracker.
         make: () -> the tracker.
-        module: the module that it imports when it starts.
-        install: what `pip install` needs for that module.
+        module: the module that the tracker imports when it starts.
+        install: the argument of `pip install` for that module.
 
     Raises:
         ValueError: the name is taken.
@@ -80,7 +81,7 @@ def register_tracker(
 
 
 def tracker_names(config: Config) -> list[str]:
-    """Return the names in `config.train.trackers`, in its order.
+    """Return the names in `config.train.trackers`, in order.
 
     Raises:
         ConfigError: a name is unknown or repeated, or its library is not installed.

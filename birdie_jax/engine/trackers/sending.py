@@ -1,4 +1,4 @@
-"""Send a run's logs to its trackers without waiting for them."""
+"""Send a run's logs to trackers, without waiting for them."""
 
 import contextlib
 import queue
@@ -18,8 +18,8 @@ from birdie_jax.storage import is_remote, read_bytes, write_whole
 from birdie_jax.storage.workdir import Workdir
 
 OnScalars = Callable[[int, Mapping[str, float]], None]
-"""Takes a step and what was logged of it."""
-# More lines than this wait for a tracker that does not keep up; further ones are dropped.
+"""Called with a step and the scalars that were logged for it."""
+# The largest number of lines that wait for a slow tracker; further lines are dropped.
 _MAX_WAITING = 10_000
 # How long the end of a run waits for a tracker.
 _FINISHING_SECONDS = 60.0
@@ -29,10 +29,10 @@ _FINISHING_SECONDS = 60.0
 def sending(
     names: Sequence[str], workdir: Workdir, config: Mapping[str, Any]
 ) -> Iterator[OnScalars | None]:
-    """Send logs to trackers while entered; None if there are no trackers.
+    """Send logs to trackers while entered; yield None if there are no trackers.
 
-    Each has a thread. What a tracker raises is logged, once, and nothing more is sent to it; the run
-    continues.
+    Each tracker has a thread. If a tracker raises an exception, it is logged once, and the run continues
+    without that tracker.
 
     Args:
         names: the names of the trackers.
@@ -71,12 +71,12 @@ class _Sender:
         self._run = run
         self._waiting: queue.Queue[tuple[int, Mapping[str, float]] | bool] = queue.Queue(_MAX_WAITING)
         self._dropped = False
-        # A tracker that hangs does not keep the process.
+        # A daemon thread: a tracker that hangs does not keep the process alive.
         self._thread = threading.Thread(target=self._send_all, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def send(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Hand over scalars; dropped where too many wait already, or the tracker has failed."""
+        """Queue scalars; drop them if too many wait already, or the tracker has failed."""
         if not self._thread.is_alive():
             return
         try:
@@ -89,7 +89,7 @@ class _Sender:
             self._dropped = True
 
     def finish(self, *, succeeded: bool) -> None:
-        """Wait until everything is sent, but not long."""
+        """Wait until everything is sent, up to a time limit."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(succeeded)
         self._thread.join(_FINISHING_SECONDS)
@@ -102,14 +102,14 @@ class _Sender:
             while not isinstance(line := self._waiting.get(), bool):
                 self._tracker.log(*line)
             self._tracker.finish(succeeded=line)
-        # Whatever a library raises, SystemExit among it: the run continues.
+        # The run continues whatever a library raises, even SystemExit.
         except BaseException as error:
             text = without_secrets(str(error)).strip().splitlines() or [type(error).__name__]
             logging.warning("tracker %s: %s; nothing more is sent to it", self._name, text[0][:500])
 
 
 def _identity(workdir: Workdir) -> str:
-    """Return the identity of a run, which its workdir keeps."""
+    """Return the identity of a run, which its workdir stores."""
     with contextlib.suppress(FileNotFoundError):
         found = read_bytes(workdir.run_id).decode(errors="replace").strip()
         if re.fullmatch(r"[0-9a-f]{16}", found):

@@ -12,18 +12,18 @@ _LOGIN_SECONDS = 30
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, which WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE and so on configure.
+    """A Weights & Biases run, configured by WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE and so on.
 
-    It receives scalars and the configuration, and neither code nor what the program prints. Curves are over
-    `train_step`: W&B's own step cannot go back, as a run does that resumes after a kill.
+    It receives scalars and the configuration, but no code and no printed output. Curves are over
+    `train_step`, because W&B's own step cannot decrease. A run that resumes after a kill repeats steps.
     """
 
     def __init__(self):
-        """Open nothing yet."""
+        """Create a tracker without a run."""
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> None:
-        """Open the run of this identity, new or not."""
+        """Open the run with this identity, or create it."""
         wandb = importlib.import_module("wandb")
         self._run = wandb.init(
             id=run.identity,
@@ -43,7 +43,7 @@ class WeightsAndBiases:
         self._run.log({_STEP: step, **scalars})
 
     def finish(self, *, succeeded: bool) -> None:
-        """Wait until W&B has everything."""
+        """Wait until W&B has received everything."""
         self._run.finish(exit_code=0 if succeeded else 1)
 
 
