@@ -112,11 +112,11 @@ def read_checkpoint(
                 f"{folder}: was trained on other data: it has the identity {trained_on}; the given data "
                 f"has {data}. Nothing was changed"
             )
-        asked = {name: _with_saved_rows(name, leaf, saved, growing) for name, leaf in state.items()}
-        wanted = {f"{STATE}/{name}": leaf for name, leaf in asked.items()}
+        requested = {name: _with_saved_rows(name, leaf, saved, growing) for name, leaf in state.items()}
+        wanted = {f"{STATE}/{name}": leaf for name, leaf in requested.items()}
         wanted |= {f"{BATCHES}/{name}": leaf for name, leaf in batches.items()}
         check_structure(folder, saved, wanted)
-        present = {name: leaf for name, leaf in asked.items() if f"{STATE}/{name}" in saved}
+        present = {name: leaf for name, leaf in requested.items() if f"{STATE}/{name}" in saved}
         sections = [name for name in saved if _is_section(name)]
         read = ReadCheckpoint(
             state=_load_arrays(folder, present, saved),

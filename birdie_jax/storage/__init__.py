@@ -1,4 +1,4 @@
-"""Files that are whole or absent, in a folder or an object store, and the types of their contents."""
+"""Atomic files in a folder or an object store, and the types of their contents."""
 
 from birdie_jax.storage.bounds import Bounds, Line, Rule
 from birdie_jax.storage.files import (

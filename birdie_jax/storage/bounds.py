@@ -1,13 +1,13 @@
 """Rules for numbers and texts as part of their type: `rows: Annotated[int, Bounds(at_least=1)]`.
 
-`parse_typed` reads the rules of a type. The type of a new field defines its allowed values.
+`parse_typed` applies the rules of a type. The type of a field defines its allowed values.
 """
 
 import unicodedata
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-# Categories of Unicode: control characters, halves of surrogate pairs, ends of lines and paragraphs.
+# Unicode categories: control characters, halves of surrogate pairs, ends of lines and paragraphs.
 _NO_CHARACTERS_OF_A_LINE = ("Cc", "Cs", "Zl", "Zp")
 
 
@@ -16,7 +16,7 @@ class Rule(Protocol):
     """A rule for the values of an `Annotated` type, in addition to the type."""
 
     def allowed_instead(self, value: object) -> str | None:
-        """Return the allowed values in place of `value`; None if it is allowed."""
+        """Return a description of the allowed values, or None if `value` is allowed."""
         ...
 
 
@@ -30,7 +30,7 @@ class Bounds:
             float32 does not distinguish some numbers above 0 from 0.
         at_most: the maximum.
         less_than: the smallest number that is too large.
-        special: numbers outside of the interval that have a meaning of their own.
+        special: numbers outside of the interval that are also allowed, with a special meaning.
     """
 
     at_least: int | float | None = None
@@ -80,11 +80,11 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A text on one line.
+    """A text of one line.
 
     Attributes:
         at_most: the maximum number of characters.
-        not_empty: whether it has at least one.
+        not_empty: whether the text must have at least one character.
     """
 
     at_most: int
@@ -103,5 +103,5 @@ class Line:
 
 
 def _written(number: int | float) -> str:
-    """Return a bound for people: long counts have commas."""
+    """Return a bound as text; long counts have commas."""
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"

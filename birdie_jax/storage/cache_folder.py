@@ -1,4 +1,4 @@
-"""The folder for files that can be made again; launch/environment.sh uses the same folder."""
+"""The folder for files that can be recreated; launch/environment.sh uses the same folder."""
 
 import os
 import pwd
@@ -8,13 +8,13 @@ from birdie_jax.errors import ConfigError
 
 
 def cache_folder() -> Path:
-    """Return `birdie_jax` in $XDG_CACHE_HOME, or else in `.cache` of the home folder.
+    """Return `birdie_jax` in $XDG_CACHE_HOME, or else in `.cache` in the home folder.
 
     A variable without an absolute path counts as unset (https://specifications.freedesktop.org/basedir).
-    Without HOME, the home folder is the user's in the system's database.
+    Without HOME, the home folder comes from the system's user database.
 
     Raises:
-        ConfigError: there is no home folder either; the message names the variables to set.
+        ConfigError: there is no home folder; the message names the variables to set.
     """
     cache = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(cache):

@@ -21,10 +21,10 @@ from birdie_jax.storage.object_store import (
     store_errors,
 )
 
-# The suffix of a local file until it is whole.
+# The suffix of a local file until it is complete.
 PARTIAL_SUFFIX = ".partial"
 _OF_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-# A request has a time limit of seconds, whatever its size.
+# The time limit of a request does not depend on its size.
 _PART_BYTES = 16 << 20
 _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 # The limits of a disk, of a user's quota, and of one file.
@@ -32,10 +32,10 @@ _LACKS_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sync(path: epath.PathLike) -> None:
-    """Force a local file's contents, or a local folder's entries, to the disk.
+    """Force the contents of a local file, or the entries of a local folder, to the disk.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the sync fails.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -45,10 +45,10 @@ def sync(path: epath.PathLike) -> None:
 
 
 def publish(temporary: epath.PathLike, final: epath.PathLike) -> None:
-    """Give a finished local file its final name in one step, and replace a file of that name.
+    """Rename a finished local file to its final name atomically; replace a file of that name.
 
     Raises:
-        OSError: the disk refuses; the file of that name is unchanged.
+        OSError: the rename fails; the file of that name is unchanged.
     """
     sync(temporary)
     os.replace(temporary, final)
@@ -56,12 +56,12 @@ def publish(temporary: epath.PathLike, final: epath.PathLike) -> None:
 
 
 def write_whole(path: epath.PathLike, contents: bytes) -> None:
-    """Write `contents` to `path`, whole or not at all, even after a power failure.
+    """Write `contents` to `path` atomically; a power failure cannot leave a partial file.
 
-    A store's objects always appear whole; a local file is first written under another name.
+    The objects of a store always appear whole. A local file is first written under another name.
 
     Raises:
-        OSError: the file cannot be written, for instance on a full disk; the old contents remain.
+        OSError: the file cannot be written, for example on a full disk; the old contents remain.
     """
     if is_remote(path):
         with store_errors(path, "written"):
@@ -74,9 +74,9 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
 
 
 def prove_writable(path: epath.PathLike) -> None:
-    """Begin to write a file like `write_whole`, and leave neither the file nor a part of it.
+    """Check that `write_whole` can begin to write a file; leave nothing behind.
 
-    This does not detect errors at the end of a write, such as a full disk.
+    This does not detect errors that occur later in a write, such as a full disk.
 
     Raises:
         OSError: the file cannot be written.
@@ -96,12 +96,12 @@ def prove_writable(path: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Yield the name of a local file until it is whole; remove the part if writing fails."""
+    """Yield the temporary name of a local file; remove the partial file if writing fails."""
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     try:
         yield temporary
     except OSError:
-        # A path that cannot be removed was not written here, such as a folder of that name.
+        # A path that cannot be removed was not written here; for example, it is a folder.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
@@ -111,7 +111,7 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
     """Write `contents` to a local `path` unless it exists; only one of several writers succeeds.
 
     Returns:
-        Whether this call has written the file.
+        Whether this call wrote the file.
 
     Raises:
         OSError: the file cannot be written.
@@ -148,10 +148,10 @@ def _create_exclusively(path: Path, contents: bytes) -> bool:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of a file or folder to errors of the system: the error of a full disk has none.
+    """Add the name of a file or folder to system errors that have none, such as that of a full disk.
 
     Raises:
-        OSError: the block raised one.
+        OSError: the block raised an OSError.
     """
     try:
         yield
@@ -162,15 +162,15 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether an error, of the system or in the text of a library, means a lack of space."""
+    """Return whether a system error, or the message of a library, means a lack of space."""
     return any(os.strerror(number) in str(error) for number in _LACKS_OF_ROOM)
 
 
 def make_folders(path: epath.PathLike) -> None:
-    """Make a local folder and its parents, unless it exists.
+    """Create a local folder and its parents, unless it exists.
 
     Raises:
-        OSError: it cannot be made, or is too deep for Python's recursion.
+        OSError: the folder cannot be created, or is too deep for Python's recursion.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -179,7 +179,7 @@ def make_folders(path: epath.PathLike) -> None:
 
 
 def endless_kind(path: epath.PathLike) -> str:
-    """Return `a named pipe` or `a device` for a local path that may never end; else an empty text.
+    """Return "a named pipe" or "a device" for a local path that may never end; else an empty string.
 
     /dev/null ends at once. Files that a shell connects, such as /dev/stdin and /dev/fd/63, have a writer.
     """
@@ -188,7 +188,7 @@ def endless_kind(path: epath.PathLike) -> str:
         return ""
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # opening it says why
+    except (OSError, ValueError):  # open() raises an error with the reason
         return ""
     if stat.S_ISFIFO(mode):
         return "a named pipe"
@@ -199,7 +199,7 @@ def read_bytes(path: epath.PathLike) -> bytes:
     """Return the contents of a file.
 
     Raises:
-        OSError: it is not there, cannot be read, or may never end.
+        OSError: the file does not exist, cannot be read, or may never end.
     """
     if not is_remote(path):
         if endless := endless_kind(path):
@@ -211,10 +211,10 @@ def read_bytes(path: epath.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def open_bytes(path: epath.PathLike) -> Iterator[BinaryIO]:
-    """Open a file to read it from beginning to end; a file in a bucket is held in parts.
+    """Open a file to read it from beginning to end; a file in a bucket is read in parts.
 
     Raises:
-        OSError: it is not there, or cannot be read.
+        OSError: the file does not exist, or cannot be read.
     """
     if not is_remote(path):
         with open(path, "rb") as file:
@@ -234,7 +234,7 @@ def exists(path: epath.PathLike) -> bool:
         return os.path.exists(path)
     name = os.fspath(path).partition("://")[2].partition("/")[2]
     with store_errors(path, "looked for"):
-        # The file itself comes before all names that begin with its own, so one request is usually enough.
+        # The file itself sorts before all names that begin with its own, so one request is usually enough.
         first = find_first(path)
         if first is None or not name or first == name or first.startswith(f"{name}/"):
             return first is not None
@@ -242,7 +242,7 @@ def exists(path: epath.PathLike) -> bool:
 
 
 def list_names(folder: epath.PathLike) -> list[str]:
-    """Return the names in a folder, sorted; none if there is no such folder.
+    """Return the sorted names in a folder; empty if there is no such folder.
 
     Raises:
         OSError: the folder is a file, or cannot be listed, or there is no such bucket.
@@ -259,14 +259,14 @@ def list_names(folder: epath.PathLike) -> list[str]:
     except FileNotFoundError:
         return []
     names = {os.fspath(name).rstrip("/").rsplit("/", 1)[-1] for name in found}
-    # Some tools mark an empty folder with an object of its own name.
+    # Some tools mark an empty folder with an object of the same name.
     return sorted(names - {prefix.rsplit("/", 1)[-1]})
 
 
 def list_files(folder: epath.PathLike) -> dict[str, int]:
-    """Return every file below a folder, by its path relative to it, with its size in bytes.
+    """Return the size in bytes of every file below a folder, by its path relative to the folder.
 
-    It takes one listing for any number of files; the result is empty if there is no such folder.
+    This takes one listing for any number of files. The result is empty if there is no such folder.
 
     Raises:
         OSError: the folder cannot be listed, or there is no such bucket.
@@ -292,7 +292,7 @@ def remove(path: epath.PathLike) -> None:
     """Remove a file, if it exists.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: the file cannot be removed.
     """
     if not is_remote(path):
         Path(path).unlink(missing_ok=True)
@@ -302,10 +302,10 @@ def remove(path: epath.PathLike) -> None:
 
 
 def upload(file: Path, path: epath.PathLike) -> None:
-    """Copy a local file to a path on a disk or in a bucket, where it appears whole.
+    """Copy a local file to a path on a disk or in a bucket atomically.
 
     Raises:
-        OSError: it cannot be copied.
+        OSError: the file cannot be copied.
     """
     if not is_remote(path):
         with _temporary(Path(path)) as temporary:
@@ -320,7 +320,7 @@ def download(path: epath.PathLike, file: Path) -> None:
     """Copy a file from a disk or a bucket to a local file.
 
     Raises:
-        OSError: it is not there, or cannot be copied.
+        OSError: the file does not exist, or cannot be copied.
     """
     if not is_remote(path):
         shutil.copyfile(path, file)
@@ -332,16 +332,16 @@ def download(path: epath.PathLike, file: Path) -> None:
 def move_folder(source: epath.Path, target: epath.Path, *, mark: str = "") -> None:
     """Move a folder with all its contents to a new name.
 
-    In a bucket its objects are copied and then removed, `mark` first, so a partly removed folder has no
-    mark.
+    In a bucket, its objects are copied and then removed. `mark` is removed first, so a partly removed
+    folder has no mark.
 
     Args:
         source: the folder.
-        target: its new name, which must not exist; its parents are made.
-        mark: the name of the file without which the folder does not count.
+        target: its new name, which must not exist; its parents are created.
+        mark: the name of the file that marks a complete folder.
 
     Raises:
-        OSError: it cannot be moved; `source` is whole, or lacks its mark.
+        OSError: the folder cannot be moved; `source` is complete, or lacks its mark.
     """
     if not is_remote(source):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -357,7 +357,7 @@ def move_folder(source: epath.Path, target: epath.Path, *, mark: str = "") -> No
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:
-    """Write `value` as indented JSON, whole or not at all.
+    """Write `value` as indented JSON atomically.
 
     Raises:
         OSError: the file cannot be written; the old contents remain.

@@ -1,7 +1,7 @@
-"""Objects of Cloud Storage that are replaced or removed only at a known generation.
+"""Replace or remove objects of Cloud Storage only at a known generation.
 
 A writer reads an object's generation, checks that it may still write the object, and writes at that
-generation. So it never overwrites a later write of somebody else. gcsfs can only create objects.
+generation. So it never overwrites a later write by another writer. gcsfs can only create objects.
 """
 
 import errno
@@ -16,12 +16,12 @@ from etils import epath
 from birdie_jax.errors import NoBucketError, StoreError
 from birdie_jax.storage.object_store import REQUEST_SECONDS, file_system, store_errors
 
-# The name of an object's metadata that identifies the call that wrote it.
+# The key of an object's metadata that identifies the call that wrote it.
 _WRITER = "birdie-writer"
-# The client retries for this time; it is less than train.hung_seconds.
+# How long the client retries; less than train.hung_seconds.
 WRITE_SECONDS = 100.0
 _NOT_FOUND, _PRECONDITION_FAILED = 404, 412
-# The size of one part of a long upload, which is sent and retried by itself.
+# The size of one part of a long upload. Each part is sent and retried separately.
 _PART_BYTES = 16 << 20
 
 
@@ -41,11 +41,11 @@ def find_generation(path: epath.PathLike) -> int:
 def replace_at(
     path: epath.PathLike, generation: int, contents: bytes | Path, seconds: float | None = None
 ) -> int | None:
-    """Replace an object of this generation, or create one if it is 0.
+    """Replace an object of this generation, or create an object if it is 0.
 
     Args:
         path: the object.
-        generation: the generation to replace; 0: none.
+        generation: the generation to replace; 0: there is no object.
         contents: the new contents, or a local file with them.
         seconds: how long the client retries; None: `WRITE_SECONDS`.
 
@@ -72,7 +72,7 @@ def replace_at(
             raise NoBucketError(errno.EIO, message, os.fspath(path)) from error
         if not _is_status(error, _PRECONDITION_FAILED):
             raise
-        # An answer may have been lost, and the same write retried.
+        # The answer to our own write may have been lost, and the write retried.
         return _find_own(path, token)
     return int(blob.generation)
 
@@ -93,7 +93,7 @@ def remove_at(path: epath.PathLike, generation: int) -> None:
 
 
 def list_generations(folder: epath.PathLike) -> dict[str, int]:
-    """Return the generation of every object in a folder, by its name in it.
+    """Return the generation of every object in a folder, by its name in the folder.
 
     Raises:
         StoreError: the store does not answer, or has no such bucket.
@@ -105,13 +105,13 @@ def list_generations(folder: epath.PathLike) -> dict[str, int]:
 
 
 def _blob(path: epath.PathLike, seconds: float | None = None) -> tuple[Any, dict[str, Any]]:
-    """Return an object of the client of Cloud Storage, and the time limits of its requests."""
+    """Return the Cloud Storage client's object, and the time limits of its requests."""
     # Imported here, because it needs an extra.
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     bucket, _, name = os.fspath(path).partition("://")[2].partition("/")
     with store_errors(path, "opened"):
-        # A fork, and another server, need their own connections.
+        # A forked process, or another server, needs its own connections.
         blob = _client(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST")).bucket(bucket).blob(name)
     retry = DEFAULT_RETRY.with_timeout(WRITE_SECONDS if seconds is None else seconds)
     return blob, {"timeout": REQUEST_SECONDS, "retry": retry}

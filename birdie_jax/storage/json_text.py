@@ -1,4 +1,4 @@
-"""Parse JSON of a user: an object has each field once, and, on demand, every number is finite."""
+"""Parse a user's JSON; reject repeated fields and, on request, numbers that are not finite."""
 
 import json
 import math
@@ -9,16 +9,16 @@ from typing import Any
 from birdie_jax.errors import shown
 
 
-class UnusableJson(ValueError):  # noqa: N818 - a verdict on a text, to which its readers add the file
-    """JSON that cannot be used; the message gives the reason."""
+class UnusableJson(ValueError):  # noqa: N818 - about a text; callers add the file
+    """Raised for JSON that cannot be used; the message gives the reason."""
 
 
 class RepeatedField(UnusableJson):
-    """An object has a field twice, and `json` would use the last; the message names it."""
+    """Raised if an object has a field twice; the message names it. `json` would use the last value."""
 
 
 class NestedTooDeeply(UnusableJson):
-    """Arrays and objects are nested more deeply than `json` supports."""
+    """Raised if arrays and objects are nested more deeply than `json` supports."""
 
 
 def parse_json(
@@ -28,13 +28,13 @@ def parse_json(
 
     Args:
         text: the text; bytes are UTF-8, 16 or 32.
-        finite: whether to refuse NaN, infinity and numbers beyond float64, which Python reads and JSON does
-            not have.
+        finite: whether to reject NaN, infinity and numbers beyond float64, which Python accepts but JSON
+            does not have.
         parse_int: the function that converts digits to an integer; default: `int`.
 
     Raises:
-        UnusableJson: an object has a field twice, or it is nested too deeply.
-        ValueError: it is not JSON, or has an integer of thousands of digits.
+        UnusableJson: an object has a field twice, or the text is nested too deeply.
+        ValueError: the text is not JSON, or has an integer of thousands of digits.
     """
     finite_alone: dict[str, Any] = {"parse_constant": _finite, "parse_float": _finite} if finite else {}
     try:

@@ -1,6 +1,6 @@
-"""The lines of a run's metrics: one file on a disk, and parts in a bucket, where nothing can be appended.
+"""The lines of a run's metrics: one file on a disk; parts in a bucket, where no object can be extended.
 
-A part is an object `metrics/<number>.jsonl`. The first line of each start of the run says which earlier
+A part is an object `metrics/<number>.jsonl`. The first line of each start of the run states which earlier
 lines are removed, because their steps run again: `{"continued_from": 400, "again": true}`.
 """
 
@@ -15,7 +15,7 @@ from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.object_store import is_remote
 from birdie_jax.storage.workdir import Workdir
 
-# A key of every summary of train steps, and of no line of a hook.
+# A key that every summary of train steps has, and no line of a hook.
 STEP_LINE_KEY = "step_seconds"
 TIME_PREFIX = "time/"
 """The prefix of the scalars with the seconds of each category, over all starts of a run."""
@@ -31,20 +31,20 @@ _AGAIN = "again"
 
 
 def is_clocked(name: str) -> bool:
-    """Return whether a scalar depends on a clock: a repeated run has another value."""
+    """Return whether a scalar depends on a clock, so a repeated run has another value."""
     return name in CLOCKED_SCALARS or name.startswith(TIME_PREFIX)
 
 
 def read_metric_lines(workdir: Workdir) -> list[bytes]:
-    """Return the lines of `metrics.jsonl`, each with its end; for a run in a bucket those of its parts.
+    """Return the lines of `metrics.jsonl` with their line ends; for a run in a bucket, those of its parts.
 
-    A workdir that was copied from a disk to a bucket has no parts yet, and a copy from a bucket to a disk
-    may have only parts. The result is empty if nothing was written. It includes lines that are not metrics.
+    A workdir that was copied from a disk to a bucket has no parts yet. A copy from a bucket to a disk may
+    have only parts. The result is empty if nothing was written. It includes lines that are not metrics.
 
     Raises:
-        OSError: they cannot be read.
+        OSError: the lines cannot be read.
     """
-    # In a bucket the parts are newer than the file, which is written at the end; on a disk older.
+    # In a bucket, the parts are newer than the file, which is written at the end. On a disk, it is newer.
     readings = [_lines_of_parts, _lines_of_file]
     for read in readings if is_remote(workdir.root) else reversed(readings):
         lines = read(workdir)
@@ -54,7 +54,7 @@ def read_metric_lines(workdir: Workdir) -> list[bytes]:
 
 
 def _lines_of_parts(workdir: Workdir) -> list[bytes] | None:
-    """Return the lines of all parts; None if there is none."""
+    """Return the lines of all parts; None if there are no parts."""
     parts = metric_parts(workdir)
     lines: list[bytes] = []
     for part in parts:
@@ -63,7 +63,7 @@ def _lines_of_parts(workdir: Workdir) -> list[bytes] | None:
 
 
 def _lines_of_file(workdir: Workdir) -> list[bytes] | None:
-    """Return the lines of `metrics.jsonl`; None if there is none."""
+    """Return the lines of `metrics.jsonl`; None if there is no such file."""
     try:
         return read_bytes(workdir.metrics).splitlines(keepends=True)
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def _lines_of_file(workdir: Workdir) -> list[bytes] | None:
 
 
 def trained_speed(workdir: Workdir) -> float | None:
-    """Return the last logged tokens a second of a run; None if there are none.
+    """Return the last logged tokens per second of a run; None if there are none.
 
     Raises:
         OSError: the metrics cannot be read.
@@ -84,7 +84,7 @@ def trained_speed(workdir: Workdir) -> float | None:
 
 
 def has_begun(workdir: Workdir) -> bool:
-    """Return whether a run has trained a step in a workdir: it has saved or logged one.
+    """Return whether a run in a workdir has saved or logged a train step.
 
     Raises:
         OSError: the workdir cannot be read.
@@ -109,7 +109,7 @@ def part_number(name: str) -> int | None:
 
 
 def part_name(number: int) -> str:
-    """Return the name of the object of a part."""
+    """Return the name of a part's object."""
     return f"{number:08d}.jsonl"
 
 
@@ -135,14 +135,14 @@ def is_kept(scalars: dict[str, Any], step: int, hooks_run_again: bool) -> bool:
     Args:
         scalars: the scalars of the line.
         step: the step from which the run resumes.
-        hooks_run_again: whether the hooks that were due at it run again.
+        hooks_run_again: whether the hooks that were due at that step run again.
     """
     of_hook = STEP_LINE_KEY not in scalars
     return scalars["step"] < step or (scalars["step"] == step and not (of_hook and hooks_run_again))
 
 
 def _joined(lines: list[bytes], part: list[bytes]) -> list[bytes]:
-    """Return the lines with the lines of one more part."""
+    """Return the lines after one more part: without the lines that it removes, and with its own."""
     for line in part:
         mark = _parse_mark(line)
         if mark is None:

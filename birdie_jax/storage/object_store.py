@@ -1,11 +1,11 @@
-"""Buckets by URL: the schemes, their libraries, and the errors of their failures.
+"""Buckets by URL: the schemes, their libraries, and their errors.
 
-`make_path` converts a user's name to a path; the functions of `files.py` read and write it. Every failure
-of a store raises `StoreError`, an OSError that names the object. The libraries have then retried for a
-minute or two, which is less than `train.hung_seconds`.
+`make_path` converts a user's name to a path, which the functions of `files.py` read and write. The
+libraries retry a failing request for one or two minutes, which is less than `train.hung_seconds`. After
+that, `StoreError` is raised, an OSError that names the object.
 
-gcsfs tries a request 6 times, with pauses of 31 to 36 s in total; a store may refuse or fail for this time.
-A store that takes connections and is silent costs `REQUEST_SECONDS` a try, 126 s in all.
+gcsfs tries a request 6 times, with pauses of 31 to 36 s in total. A store may refuse or fail for this time.
+A store that accepts connections but does not answer costs `REQUEST_SECONDS` a try, 126 s in total.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from etils import epath
 from birdie_jax.errors import ConfigError, NoBucketError, StoreError, one_line, shown, without_secrets
 
 REQUEST_SECONDS = 15
-"""How long a store may be silent, or take to connect, before a request is retried."""
+"""The seconds for which a store may be silent, or take to connect, before a request is retried."""
 
 TRANSFER_SECONDS = 120.0
-"""How long one request may take while it transfers data; it is not retried after that."""
+"""The seconds that a request may take while it transfers data; it is not retried after that."""
 
 # Scheme -> the module that reads and writes it, and the extra of this package that installs it.
 _SCHEMES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
@@ -38,7 +38,7 @@ _LIBRARIES = frozenset(
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _URL = re.compile(r"https?://\S+")
-# gcsfs's words for a refused request; the address follows, and the store's own words on the next line.
+# gcsfs begins the message of a refused request like this. The address follows, then a line from the store.
 _REFUSALS = ("Forbidden:", "Bad Request:")
 
 
@@ -52,8 +52,8 @@ def make_path(name: epath.PathLike) -> epath.Path:
 
     Raises:
         ConfigError: the name is a URL other than `gs://bucket/...` and `s3://bucket/...`, or has a single
-            slash, which would be a local folder, or the library for it is not installed. The message names
-            the extra to install.
+            slash, which would mean a local folder, or the library for the URL is not installed. In the last
+            case, the message names the extra to install.
     """
     text = os.fspath(name)
     if _ONE_SLASH.match(text):
@@ -77,12 +77,12 @@ def make_path(name: epath.PathLike) -> epath.Path:
 
 
 def absolute(path: epath.Path) -> epath.Path:
-    """Return a path that does not depend on the working directory, as orbax requires; a URL never does."""
+    """Return the absolute path of a local path, as orbax requires; return a URL unchanged."""
     return path if is_remote(path) else epath.Path(os.path.abspath(path))
 
 
 def file_system(path: epath.PathLike) -> Any:
-    """Return the fsspec file system of a remote path, which all paths of its scheme share.
+    """Return the fsspec file system of a remote path; all paths of a scheme share it.
 
     Raises:
         ConfigError: the library for the scheme is not installed.
@@ -94,7 +94,7 @@ def file_system(path: epath.PathLike) -> Any:
 
 @contextlib.contextmanager
 def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
-    """Raise the errors of a store's library as the equivalent errors of the system.
+    """Convert the errors of a store's library to the equivalent system errors.
 
     Args:
         path: the object, named in the error.
@@ -102,7 +102,7 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
 
     Raises:
         FileNotFoundError: there is no such object in the bucket.
-        FileExistsError: the object exists, where there must be none.
+        FileExistsError: the object exists, but must not.
         StoreError: there is no such bucket, or the store or the network fails after retries.
     """
     name = without_secrets(os.fspath(path))
@@ -111,7 +111,7 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
     except FileExistsError as error:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
     except FileNotFoundError as error:
-        # Only the bucket can be missing for a write; for other operations the answers are the same.
+        # For a write, only the bucket can be missing. For other operations, the store's answer is the same.
         if doing == "written" or not _has_bucket(path, doing):
             bucket = name.partition("://")[2].partition("/")[0]
             message = f"cannot be {doing}: there is no bucket {bucket}"
@@ -126,13 +126,13 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
 
 
 def find_first(path: epath.PathLike) -> str | None:
-    """Return the first, by name, of the objects whose names begin with that of `path`, or None.
+    """Return the first object, by name, whose name begins with that of `path`; None if there is none.
 
-    It costs one request, and distinguishes a missing bucket from an empty one. Call it within
+    This takes one request, and distinguishes a missing bucket from an empty one. Call it within
     `store_errors`.
 
     Returns:
-        The object's name within its bucket.
+        The name of the object in its bucket.
 
     Raises:
         FileNotFoundError: there is no such bucket.
@@ -157,9 +157,9 @@ def find_first(path: epath.PathLike) -> str | None:
 
 
 def begin_upload(path: epath.PathLike) -> None:
-    """Begin to write an object in parts, and cancel: the store reports whether it may be written.
+    """Begin an upload of an object in parts, and cancel it, to check that the object may be written.
 
-    No object is made, and an object of that name does not change. Call it within `store_errors`.
+    This creates no object, and does not change an existing one. Call it within `store_errors`.
 
     Raises:
         Exception: the error of the store's library.
@@ -171,7 +171,7 @@ def begin_upload(path: epath.PathLike) -> None:
         begun = store.call_s3("create_multipart_upload", Bucket=bucket, Key=name)
         store.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=begun["UploadId"])
         return
-    # The store drops an upload without parts by itself; only its address could be cancelled.
+    # The store drops an upload without parts by itself, so do not cancel it.
     address = store.base.replace("/storage/", "/upload/storage/") + "b/{}/o"
     store.call("POST", address, bucket, uploadType="resumable", name=name, json={"name": name})
 
@@ -183,7 +183,7 @@ def _has_bucket(path: epath.PathLike, doing: str) -> bool:
     except FileNotFoundError:
         return False
     except Exception as error:
-        # Without the right to list, the answer about a missing object is correct.
+        # Without permission to list the bucket, assume that only the object is missing.
         if isinstance(error, PermissionError) or str(error).startswith("Forbidden:"):
             return True
         if not is_of_store(error):
@@ -195,9 +195,9 @@ def _has_bucket(path: epath.PathLike, doing: str) -> bool:
 
 def _prepare(scheme: str) -> None:
     module, extra = _SCHEMES[scheme]
-    # A query of the bucket's type needs a right that reading and writing do not need.
+    # A query of the bucket's type needs a permission that reading and writing do not need.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    # With TensorFlow installed, epath would use its file system, and cache listings.
+    # If TensorFlow is installed, epath would use TensorFlow's file system, which caches listings.
     os.environ.setdefault("EPATH_USE_TF", "0")
     try:
         importlib.import_module(module)
@@ -206,29 +206,29 @@ def _prepare(scheme: str) -> None:
             f"{scheme}://: needs {module}, which is not installed; install birdie-jax with its extra: "
             f"pip install 'birdie-jax[{extra}]'"
         ) from error
-    # Writes of another process must be visible: fsspec's cache of listings never expires.
+    # Writes of other processes must be visible, but fsspec's cache of listings never expires.
     options: dict[str, Any] = {"use_listings_cache": False}
     if scheme == "gs":
-        # A request that exceeds a limit of its whole time is not retried, and long transfers would end.
+        # A request that exceeds the limit of its total time is not retried, so this limit is long.
         timeout = importlib.import_module("aiohttp").ClientTimeout
         options["requests_timeout"] = timeout(
             total=TRANSFER_SECONDS, sock_connect=REQUEST_SECONDS, sock_read=REQUEST_SECONDS
         )
     for name, value in options.items():
         fsspec.config.conf.setdefault("gcs" if scheme == "gs" else scheme, {}).setdefault(name, value)
-    # It also prints tracebacks of exceptions that it raises.
+    # The library also logs tracebacks of the exceptions that it raises.
     logging.getLogger(module).setLevel(logging.CRITICAL)
-    # It warns about each place without credentials; a request that needs them reports this itself.
+    # google.auth warns about each place without credentials; a request that needs them fails by itself.
     logging.getLogger("google.auth").setLevel(logging.ERROR)
 
 
 def is_of_store(error: Exception) -> bool:
-    """Return whether an exception comes from a store's library or the network, and not from a bug here."""
+    """Return whether an exception comes from a store's library or the network, not from a bug here."""
     if isinstance(error, OSError):
         return True
     if type(error).__module__.partition(".")[0] in _LIBRARIES:
         return True
-    # gcsfs raises these for an unknown answer.
+    # gcsfs raises these exceptions for an unknown answer.
     return isinstance(error, ValueError | RuntimeError | TimeoutError) and "Bad Request" in str(error)
 
 

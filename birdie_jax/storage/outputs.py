@@ -1,4 +1,4 @@
-"""Check a command's outputs before it works: they overwrite nothing of value, and can be written."""
+"""Check the outputs of a command before it runs: they can be written, and overwrite nothing of value."""
 
 import fnmatch
 import glob
@@ -25,10 +25,9 @@ class Input(NamedTuple):
     """An input of a command.
 
     Attributes:
-        flag: the flag that names it, for messages: `--context_file`.
+        flag: the flag of the input, for messages: `--context_file`.
         path: the file, folder or glob, or its URL.
-        all_files: whether the command reads every file below it, if it is a folder, or only files of some
-            names.
+        all_files: for a folder, whether the command reads every file below it, or only files of some names.
     """
 
     flag: str
@@ -40,10 +39,10 @@ class Output(NamedTuple):
     """An output of a command.
 
     Attributes:
-        flag: the flag that names it, for messages: `--json`.
+        flag: the flag of the output, for messages: `--json`.
         path: the file or folder, or its URL.
-        kind: "file": written as a whole; "lines": a local file to which lines are added; "folder": files
-            are written below it; "new folder": it must not exist.
+        kind: "file": a file that is written as a whole; "lines": a local file to which lines are appended;
+            "folder": a folder in which files are written; "new folder": a folder that must not exist.
         files: the names of the files that are written in a folder.
     """
 
@@ -54,7 +53,7 @@ class Output(NamedTuple):
 
 
 def check_outputs(outputs: Sequence[Output], inputs: Sequence[Input] = ()) -> None:
-    """Check, before a command works, that it overwrites nothing and can write its outputs.
+    """Check that a command can write its outputs and overwrites nothing of value.
 
     The check leaves nothing behind.
 
@@ -63,8 +62,8 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Input] = ()) -> No
         inputs: its inputs.
 
     Raises:
-        ConfigError: an output is also an input, or the output of another flag, under any name; or it is a
-            file of a run or an exported model, or within a folder that is read; or it cannot be written.
+        ConfigError: an output is also an input or the output of another flag, under any name; it is a file
+            of a run or an exported model, or in a folder that the command reads; or it cannot be written.
             The message names the flag.
     """
     for output in outputs:
@@ -80,10 +79,10 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Input] = ()) -> No
 
 
 def check_place(output: Output, inputs: Sequence[Input] = ()) -> None:
-    """Check that an output overwrites nothing that is read, nor a file of a run or an exported model.
+    """Check that an output overwrites no input, and no file of a run or an exported model.
 
     Raises:
-        ConfigError: it does; the message names the flag.
+        ConfigError: it overwrites one; the message names the flag.
     """
     for path in _written(output):
         for read in inputs:
@@ -105,10 +104,10 @@ def check_place(output: Output, inputs: Sequence[Input] = ()) -> None:
 
 
 def check_writable(output: Output) -> None:
-    """Check that an output can be written, as far as this is visible before; leave nothing behind.
+    """Check that an output can be written, as far as possible in advance; leave nothing behind.
 
     Raises:
-        ConfigError: it cannot; the message names the flag.
+        ConfigError: the output cannot be written; the message names the flag.
     """
     where = f"{output.flag}={output.path}"
     path = make_path(output.path)
@@ -133,14 +132,14 @@ def check_writable(output: Output) -> None:
 
 
 def _written(output: Output) -> list[epath.Path]:
-    """Return the files that an output replaces or makes, or the folder that it makes."""
+    """Return the files that an output replaces or creates, or the folder that it creates."""
     path = make_path(output.path)
     if output.kind == "folder":
         return [path / name for name in output.files]
-    # The root folder has no other name; the check reports that it is a folder.
+    # The root folder has no name; a later check reports that it is a folder.
     if output.kind == "lines" or is_remote(path) or not path.name:
         return [path]
-    # The file has the second name until it is whole.
+    # The file has the second name until it is complete.
     return [path, path.with_name(path.name + PARTIAL_SUFFIX)]
 
 
@@ -157,19 +156,19 @@ def _reads(read: Input, path: epath.Path) -> bool:
 
 
 def _is_same(one: epath.PathLike, other: epath.PathLike) -> bool:
-    """Return whether two names mean one file, through links, relative paths and URLs."""
+    """Return whether two names mean the same file, considering links, relative paths and URLs."""
     if is_remote(one) or is_remote(other):
         return os.fspath(one) == os.fspath(other)
     if not _names(one).isdisjoint(_names(other)):
         return True
     try:
         return os.path.samefile(one, other)
-    except OSError:  # there are not two
+    except OSError:  # one of the files does not exist
         return False
 
 
 def _names(path: epath.PathLike) -> set[str]:
-    """Return the absolute names of a local path: its own, and its target if it is a link."""
+    """Return the absolute names of a local path: its own, and its target's if it is a link."""
     folder, name = os.path.split(os.fspath(path))
     return {os.path.join(os.path.realpath(folder), name), os.path.realpath(path)}
 
@@ -185,7 +184,7 @@ def _is_within(path: epath.PathLike, folder: epath.PathLike) -> bool:
 def _owner(path: epath.Path) -> epath.Path | None:
     """Return the folder of a run or an exported model that owns a path or one of its parents.
 
-    A user's own folder may have one such name, but hardly two.
+    A user's own folder may contain one of these names by chance, but hardly two.
     """
     places = [path] if is_remote(path) else sorted(map(epath.Path, _names(path)))
     names = Workdir("").names() | {_WEIGHTS}
@@ -201,13 +200,13 @@ def _names_in(folder: epath.Path) -> list[str]:
         return list_names(folder)
     except StoreError:
         raise
-    except OSError:  # it is no folder, or cannot be read
+    except OSError:  # not a folder, or not readable
         return []
 
 
 @contextmanager
 def _folder(path: Path, where: str) -> Iterator[None]:
-    """Make a local folder and its parents, and remove the new ones at the end."""
+    """Create a local folder and its parents, and remove the new ones on exit."""
     missing = [part for part in (path, *path.parents) if not os.path.lexists(part)]
     present = path if not missing else missing[-1].parent
     if not present.is_dir():
@@ -222,7 +221,7 @@ def _folder(path: Path, where: str) -> Iterator[None]:
         yield
     finally:
         for part in reversed(made):
-            # Another program may have begun to use it.
+            # Another program may already use the folder.
             with suppress(OSError):
                 part.rmdir()
 
@@ -245,7 +244,7 @@ def _check_lines(path: epath.Path, where: str) -> None:
     local = Path(path)
     if local.is_dir():
         raise ConfigError(f"{where}: found a folder; allowed: a file")
-    # It could wait for a reader for ever; a shell's own pipes, such as /dev/fd/63, have one.
+    # Opening a pipe could wait for a reader forever. A shell's own pipes, such as /dev/fd/63, have one.
     if local.is_fifo() and not str(local).startswith("/dev/"):
         raise ConfigError(f"{where}: found a named pipe; allowed: a file")
     _check_parent(path, where)

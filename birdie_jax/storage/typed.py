@@ -1,10 +1,10 @@
-"""Convert plain values (of JSON and configuration files) to typed Python, and back.
+"""Convert plain values (from JSON and configuration files) to typed Python values, and back.
 
-This module checks the types of every file and configuration. An error names the field by its path, what was
-found, and what is allowed.
+This module checks the types of every file and configuration. An error names the path of the field, the
+value that was found, and the allowed values.
 
-It does not use pydantic. In pydantic's strict mode a list is not a tuple, a mapping is not a dataclass and
-a NumPy integer is not an int. In its lax mode "3" is an int. In both modes a field with a default may be
+It does not use pydantic. In pydantic's strict mode, a list is not a tuple, a mapping is not a dataclass and
+a NumPy integer is not an int. In its lax mode, "3" is an int. In both modes, a field with a default may be
 missing.
 """
 
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from birdie_jax.errors import nearest_first, one_line, shown
 from birdie_jax.storage.bounds import Rule
 
-# Key of a dataclass field's metadata: the name of the field in files, if it differs.
+# The key in a dataclass field's metadata for the name of the field in files, if it differs.
 FILE_KEY = "file_key"
 
 Refuse = Callable[[str], Exception]
@@ -40,8 +40,8 @@ def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
         error: the class of the exception.
 
     Raises:
-        Exception: an instance of `error`: the value, or one inside it, has the wrong kind or breaks a rule,
-            or a mapping has an unknown field or lacks one.
+        Exception: an instance of `error`, if the value, or a value inside it, has the wrong kind or breaks
+            a rule, or if a mapping lacks a field or has an unknown one.
     """
     if typing.get_origin(kind) is Annotated:
         return _parse_annotated(kind, value, where, error)
@@ -66,7 +66,7 @@ def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
             for key, item in value.items()
         }
     if origin is typing.Literal:
-        # A list or a mapping is not hashable, and 1 equals True.
+        # `value in arguments` does not work: a list is not hashable, and 1 equals True.
         if not any(type(value) is type(argument) and value == argument for argument in arguments):
             raise error(f"{where}: found {shown(value)}; allowed: {describe_type(kind)}")
         return value
@@ -122,7 +122,7 @@ def inner_path(where: str, key: object) -> str:
 
 
 def is_finite(number: Any) -> bool:
-    """Return whether a number is finite as a float: an integer larger than any float is not."""
+    """Return whether a number is finite as a float; False for an integer larger than any float."""
     try:
         return math.isfinite(number)
     except OverflowError:
@@ -139,7 +139,7 @@ def _parse_annotated(kind: Any, value: Any, where: str, error: Refuse) -> Any:
 
 
 def _allowed_by_rules(rules: Iterable[object], parsed: Any) -> str | None:
-    """Return what the first broken rule allows instead; None if `parsed` breaks none."""
+    """Return what the first broken rule allows; None if `parsed` breaks no rule."""
     broken = (rule.allowed_instead(parsed) for rule in rules if isinstance(rule, Rule))
     return next((allowed for allowed in broken if allowed is not None), None)
 
@@ -177,13 +177,13 @@ def _parse_sequence(kind: Any, value: Any, where: str, error: Refuse) -> Any:
     )
 
 
-class _NotThisOption(Exception):  # noqa: N818 - a verdict on one option, never seen by callers
-    """The value does not match one kind of a union."""
+class _NotThisOption(Exception):  # noqa: N818 - callers of the module never see it
+    """Raised if the value does not match one kind of a union."""
 
 
 def _parse_union(options: tuple[Any, ...], value: Any, where: str, error: Refuse) -> Any:
     for option in options:
-        # A mapping is meant for a single dataclass next to None, whose own errors say more.
+        # A mapping is meant for the only dataclass of the union, whose own errors say more.
         is_only_section = is_dataclass(option) and isinstance(value, Mapping)
         if is_only_section and sum(is_dataclass(other) for other in options) == 1:
             return parse_typed(option, value, where, error)

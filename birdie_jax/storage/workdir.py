@@ -24,12 +24,13 @@ from birdie_jax.storage import (
 )
 from birdie_jax.storage.json_text import parse_json
 
-# orbax marks a whole checkpoint in a bucket with this file: its folder has its name from the start.
+# orbax marks a complete checkpoint in a bucket with this file, because the folder has its final name from
+# the start.
 WHOLE_MARK = "commit_success.txt"
-# The sections that the configuration of every version has.
+# The sections of a configuration in every version.
 _SECTIONS = ("batching", "data", "model", "optimizer", "train")
-# The fields that may differ when a run resumes: they change neither the batches nor the arithmetic (a mesh
-# changes only rounding), or choose the steps to skip from there.
+# The fields that may differ when a run resumes. They do not change the batches or the arithmetic (a mesh
+# changes only rounding), or they choose steps to skip from there.
 FREE_FIELDS = frozenset(
     {
         "batching.prefetch",
@@ -66,17 +67,17 @@ FREE_FIELDS = frozenset(
 
 
 class Workdir:
-    """Every file of a run, by its name; files are written whole or not at all.
+    """The names of all files of a run; each file is written atomically.
 
     Attributes:
-        root: the folder itself.
+        root: the folder of the run.
     """
 
     def __init__(self, root: epath.PathLike):
         """Name the files below `root`, a folder or `gs://bucket/...`, which need not exist.
 
         Raises:
-            ConfigError: it is a URL that cannot be used.
+            ConfigError: `root` is a URL that cannot be used.
         """
         self.root = make_path(root)
 
@@ -100,7 +101,7 @@ class Workdir:
 
     @property
     def arms(self) -> epath.Path:
-        """The objective arms of the run with an example of each, JSON; only for a run with arms."""
+        """The objective arms of the run with an example of each arm, JSON; only for a run with arms."""
         return self.root / "arms.json"
 
     @property
@@ -120,12 +121,12 @@ class Workdir:
 
     @property
     def metrics(self) -> epath.Path:
-        """The logged metrics, one JSON object a line."""
+        """The logged metrics, one JSON object per line."""
         return self.root / "metrics.jsonl"
 
     @property
     def metrics_parts(self) -> epath.Path:
-        """The folder of the metrics in a bucket, where no file can be appended to."""
+        """The folder of the metrics in a bucket, whose objects cannot be appended to."""
         return self.root / "metrics"
 
     @property
@@ -140,12 +141,12 @@ class Workdir:
 
     @property
     def scan(self) -> epath.Path:
-        """The implementation of the scan, if a device has several, with its measurements, JSON."""
+        """The implementation of the scan, if a device has several, with their measurements, JSON."""
         return self.root / "scan.json"
 
     @property
     def remat(self) -> epath.Path:
-        """What blocks keep for the gradient, if `model.remat` is automatic, JSON."""
+        """The values that blocks keep for the gradient, if `model.remat` is automatic, JSON."""
         return self.root / "remat.json"
 
     @property
@@ -155,7 +156,7 @@ class Workdir:
 
     @property
     def checkpoints(self) -> epath.Path:
-        """The folder of the checkpoints, one folder a step."""
+        """The folder of the checkpoints, one folder for each step."""
         return self.root / "checkpoints"
 
     @property
@@ -165,7 +166,7 @@ class Workdir:
 
     @property
     def evaluations(self) -> epath.Path:
-        """The folder of the results of `evaluate`, a folder for each step."""
+        """The folder of the results of `evaluate`, one folder for each step."""
         return self.root / "evaluations"
 
     def evaluation(self, step: int, name: str) -> epath.Path:
@@ -173,7 +174,7 @@ class Workdir:
         return self.evaluations / f"{step:08d}" / f"{name}.json"
 
     def evaluation_answers(self, step: int, name: str) -> epath.Path:
-        """Return the file of the questions and answers of an evaluation, one JSON object a line."""
+        """Return the file of the questions and answers of an evaluation, one JSON object per line."""
         return self.evaluations / f"{step:08d}" / f"{name}.jsonl"
 
     @property
@@ -183,7 +184,7 @@ class Workdir:
 
     @property
     def stacks(self) -> epath.Path:
-        """The folder of the stacks of processes when one was lost or hung."""
+        """The folder of the stacks of processes from when one was lost or hung."""
         return self.root / "stacks"
 
     def stacks_of(self, process: int) -> epath.Path:
@@ -196,7 +197,7 @@ class Workdir:
         return self.root / "lease.json"
 
     def sharing_probe(self, token: str) -> epath.Path:
-        """Return the file with which processes check that they share the folder."""
+        """Return the file that processes use to check that they share the folder."""
         return self.root / f".sharing-probe-{token}"
 
     def _folders(self) -> tuple[epath.Path, ...]:
@@ -218,14 +219,15 @@ class Workdir:
         return frozenset(path.name for path in (*self._folders(), *self._files()))
 
     def make(self) -> None:
-        """Make the folder, and check the kinds of existing files and folders in it.
+        """Create the folder, and check the kinds of existing files and folders in it.
 
         Raises:
-            ConfigError: it cannot be made, or has a file in place of a folder or the reverse.
+            ConfigError: the folder cannot be created, or contains a file instead of a folder or the
+                reverse.
         """
         try:
             if is_remote(self.root):
-                # A bucket has no folders; this checks first that it can be read.
+                # A bucket has no folders. Only check that it can be read.
                 list_names(self.root)
                 return
             make_folders(self.root)
@@ -233,17 +235,17 @@ class Workdir:
                 if os.path.lexists(folder) and not folder.is_dir():
                     raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")
             for file in self._files():
-                # A reader would wait for a pipe.
+                # Reading a pipe would wait for a writer.
                 if os.path.lexists(file) and not os.path.isfile(file):
                     raise ConfigError(f"{file}: is no file; allowed: a file, or nothing")
         except OSError as error:
             raise ConfigError(f"{self.root}: cannot be used: {error}") from error
 
     def make_folder(self, folder: epath.Path) -> None:
-        """Make one of the folders above, if the store has folders.
+        """Create one of the folders above, if the store has folders.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be created.
         """
         if not is_remote(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -262,7 +264,7 @@ class Workdir:
         return sorted(map(int, names))
 
     def last_good(self) -> str:
-        """Return the newest whole checkpoint in words, for messages, also while the store fails."""
+        """Describe the newest whole checkpoint for messages, even if the store fails."""
         try:
             steps = self.saved_steps()
         except OSError:
@@ -279,21 +281,21 @@ class Workdir:
     ) -> None:
         """Check that the folder belongs to a run of `config`, and write `config` into it.
 
-        A field that the run's own configuration lacks was added later, and has the default. An unknown
-        field is ignored. Another run may replace a run that has not begun. Each case logs a warning.
+        A field that the run's own configuration lacks was added later, and gets its default. An unknown
+        field is ignored. A run that has not begun is replaced. Each of these cases logs a warning.
 
         Args:
             config: the configuration as nested dictionaries, as in JSON.
             defaults: the default configuration, in the same form.
-            begun: whether the run in the folder, if there is one, has trained a step, see `has_begun`. If
-                not, its tokenizer, text and arms are removed; the caller holds the lease.
+            begun: whether the run in the folder, if there is one, has trained a step; see `has_begun`. If
+                not, its tokenizer, text and arms are removed; the caller must hold the lease.
             movable: (the run's configuration, `config`), both flat -> the fields that may differ in
                 addition to `FREE_FIELDS`.
 
         Raises:
-            ConfigError: the folder holds a run of another configuration (the message names every field that
-                differs); its config.json cannot be read, is not a configuration, or is missing although
-                there are checkpoints; or the folder cannot be made.
+            ConfigError: the folder contains a run of another configuration (the message names every field
+                that differs); its config.json cannot be read, is not a configuration, or is missing
+                although there are checkpoints; or the folder cannot be created.
         """
         self.make()
         default = flat(json.loads(json.dumps(defaults)))
@@ -332,7 +334,7 @@ class Workdir:
             for name in changed_extensions(before.get("imports") or ()):
                 logging.warning("%s: the code of %s has changed since the last start", self.config, name)
             if not begun:
-                # They depend on the text or the source of that run, which may have been corrected.
+                # These files depend on that run's text or source, which the user may have corrected.
                 self.remove_claim()
             for name in added:
                 logging.warning(
@@ -346,7 +348,7 @@ class Workdir:
         self.write(self.config, config)
 
     def remove_claim(self) -> None:
-        """Remove the files of a run that has trained no step; the caller holds the lease.
+        """Remove the files of a run that has trained no step; the caller must hold the lease.
 
         Raises:
             OSError: a file cannot be removed.
@@ -355,7 +357,7 @@ class Workdir:
             remove(path)
 
     def remove_if_empty(self) -> None:
-        """Remove the folder if it holds nothing."""
+        """Remove the folder if it is empty."""
         if not is_remote(self.root):
             with contextlib.suppress(OSError):
                 os.rmdir(self.root)
@@ -365,7 +367,7 @@ class Workdir:
 
         Args:
             sha256: the identity of the prepared text.
-            place: where it is, for people.
+            place: the location of the text, for messages.
 
         Raises:
             ConfigError: the run began with other text, or text.json cannot be read.
@@ -377,7 +379,7 @@ class Workdir:
                 f"{found.get('sha256')}); found {place} (identity {sha256}); give it that text with "
                 "--config.data.prepared, or use another workdir and --config.init.from"
             )
-        # Checkpoints have the identity of their text, which may differ from this text.
+        # Checkpoints contain the identity of their own text, which may differ from this one.
         if found is None and not self.saved_steps():
             self.write(self.text, {"sha256": sha256, "place": place})
 
@@ -413,10 +415,10 @@ class Workdir:
 
 
 def check_configuration(found: Mapping[str, Any], path: epath.PathLike) -> None:
-    """Check that a config.json holds the configuration of a run, of any version.
+    """Check that a config.json contains the configuration of a run of any version.
 
     Raises:
-        ConfigError: it lacks a section that all versions have.
+        ConfigError: a section that all versions have is missing.
     """
     missing = [name for name in _SECTIONS if not isinstance(found.get(name), Mapping)]
     if missing:
@@ -427,7 +429,7 @@ def check_configuration(found: Mapping[str, Any], path: epath.PathLike) -> None:
 
 
 def flat(section: Mapping[str, Any], whole: Container[str] = (), prefix: str = "") -> dict[str, Any]:
-    """Return the fields of nested dictionaries by dotted names; those of `whole` are one field each."""
+    """Return the fields of nested dictionaries by dotted names; each section of `whole` is one field."""
     fields: dict[str, Any] = {}
     for name, value in section.items():
         if isinstance(value, dict) and value and prefix + name not in whole:
@@ -438,7 +440,7 @@ def flat(section: Mapping[str, Any], whole: Container[str] = (), prefix: str = "
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return (field, value in one, value in the other) of each field in which the two differ."""
+    """Return (field, value in `one`, value in `other`) for each field that differs."""
     return [
         (name, one.get(name), other.get(name))
         for name in sorted(one.keys() | other.keys())

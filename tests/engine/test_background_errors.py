@@ -66,7 +66,7 @@ def test_callbacks_that_find_their_loop_closed(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "unraisablehook", seen.append)
     closed = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=None)
-    of_ours = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=silence_repeated_errors)
+    of_ours = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=print)
     other = SimpleNamespace(exc_value=RuntimeError("something else"), object=None)
     with silence_repeated_errors():
         for unraisable in (closed, of_ours, other):
