@@ -7,28 +7,29 @@ r"""Pre-training as in "Pretraining Without Attention": masked LM on 11B, 29B or
     python -m launch.local --processes=1 --gpus=8 -- \
         python -m birdie_jax.train --config=configs/bigs.py:97b --workdir=runs/bigs_97b
 
-Variants: 11b (the default), 29b and 97b tokens for models of BERT-large's size, and 119m, the smaller model
-that is compared with Longformer, 500,000 steps; with the name of the model behind a comma unless it is
-bigs, as in `11b,stack_attention`. Gated models have 23 layers (119m: 12), stacked ones 24 (119m: 13).
+Variants: 11b (the default), 29b and 97b tokens for models of BERT-large's size; and 119m, the smaller model
+that the paper compares with Longformer, for 500,000 steps. The name of the model follows a comma unless it
+is bigs, as in `11b,stack_attention`. Gated models have 23 layers (119m: 12), stacked ones 24 (119m: 13).
 
 Table 1 of the paper reports these means over GLUE's development sets after fine-tuning: at 11B tokens bigs
 83.3, stack_attention 83.3, gated_attention 81.8, stack_ssm 77.2; at 29B 84.8, 84.8, 82.9 and 79.8; bigs at
-97B 85.8. The paper reports no loss of pre-training as a number.
+97B 85.8. The paper does not report the pre-training loss as a number.
 
-From table 5, one configuration of each grid: AdamW with betas 0.9 and 0.98 and epsilon 1e-6, no clipping;
-stack_attention has a peak of 4e-4, a line down to 0, 0.01 of decay and 2 % of warm-up, the others 6e-4, a
-cosine, 0.05 and 1 %. The cosine ends at a tenth of the peak, as in the published command. Batches are 840
-rows for 11B tokens, BERT's, and 760 else, the same for every cell; steps are what makes up the tokens. The
-paper does not report the batch of the 119m model: 760 here. All divide 8, 4 or 2 devices.
+The settings are one configuration of each grid in table 5: AdamW with betas 0.9 and 0.98, epsilon 1e-6 and
+no clipping. stack_attention has a peak rate of 4e-4, linear decay to 0, weight decay 0.01 and 2 % of
+warm-up. The others have 6e-4, a cosine, 0.05 and 1 %. The cosine ends at a tenth of the peak, as in the
+published command. Batches have 840 rows for 11B tokens, as BERT's, and 760 otherwise, the same for every
+cell. The number of steps follows from the tokens. The paper does not report the batch of the 119m model; it
+is 760 here. 8, 4 or 2 devices divide every batch.
 
-Differences from the paper: rows are packed, each reading of a text hides other tokens, pieces are
-SentencePiece's (30,266 and 256 special ones, as many as BERT's), activations are bfloat16. Attention's
-weights have no dropout.
+Differences from the paper: rows are packed, each reading of a text hides other tokens, pieces come from
+SentencePiece (30,266 and 256 special ones, as many as BERT's), and activations are bfloat16. The weights of
+attention have no dropout.
 
-Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e a step of 11b needs 12.8 of 15.75 GiB a chip
-and takes 134 ms if everything overlaps, 239 ms if nothing does: 3.7 to 6.6 hours. At the same tokens a
-second 29b takes 10 to 18 hours and 97b 34 to 60. A step of 119m needs 4.6 GiB and takes 37 or 75 ms: 5.1 to
-10.4 hours.
+Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e, a step of 11b needs 12.8 of 15.75 GiB per
+chip. It takes 134 ms if everything overlaps and 239 ms if nothing does: 3.7 to 6.6 hours. At the same
+tokens per second, 29b takes 10 to 18 hours and 97b 34 to 60. A step of 119m needs 4.6 GiB and takes 37 or
+75 ms: 5.1 to 10.4 hours.
 """
 
 import ml_collections
@@ -37,7 +38,7 @@ from birdie_jax.config import default_config
 from birdie_jax.models.registry import encoder_names
 from birdie_jax.presets import choose_variant
 
-# Rows of a batch, steps.
+# The rows of a batch, and the steps.
 _LENGTHS = {"11b": (840, 100_000), "29b": (760, 300_000), "97b": (760, 1_000_000), "119m": (760, 500_000)}
 _STACKED = ("stack_attention", "stack_ssm")
 
@@ -69,7 +70,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.dtype = "bfloat16"
     config.model.remat = "auto"
 
-    # There is one arm and nothing to decide. It is measured every `every_steps`.
+    # There is only one arm, so the policy decides nothing. The arm is measured every `every_steps`.
     config.bandit.policy = "fixed"
     config.bandit.every_steps = 5_000
 

@@ -9,23 +9,23 @@ r"""Longer rows for the encoders of configs/bigs.py: from 128 tokens to 512, or 
         python -m birdie_jax.train --config=configs/bigs_longer_rows.py:4096 \
         --config.init.from=runs/bigs_119m --workdir=runs/bigs_4096
 
-Variants: 512 (the default), of a model of BERT-large's size on the same text, and 4096, of the 119M model
-on longer documents; with the name of the model behind a comma unless it is bigs. `init.from` repeats the
-table of positions, so the first step begins with the model that was trained. The state-space layers
-need nothing: their kernel goes as far as the rows do. Above 384 tokens they are computed in chunks.
+Variants: 512 (the default), for a model of BERT-large's size on the same text; and 4096, for the 119M model
+on longer documents. The name of the model follows a comma unless it is bigs. `init.from` repeats the table
+of positions, so the first step begins with the trained model. The state-space layers do not change: their
+kernel is as long as the rows. Above 384 tokens, they are computed in chunks.
 
-The paper's values (appendix A.1): 10,000 steps, of 104 rows and a learning rate of 4e-5 for 512 tokens, and
-of 3e-5 for 4,096. It reports no schedule; here: cosine to a tenth, 1 % of warm-up, as in pre-training.
-It does not report the batch of 4,096 either: here 64 rows, Longformer's. The rest is that of
-configs/bigs.py, 8, 4 or 2 devices too.
+The paper's values (appendix A.1): 10,000 steps of 104 rows with a learning rate of 4e-5 for 512 tokens, and
+3e-5 for 4,096. The paper reports no schedule; here it is a cosine to a tenth with 1 % of warm-up, as in
+pre-training. The paper does not report the batch for 4,096 tokens; here it is 64 rows, as Longformer's. The
+other settings match configs/bigs.py. 8, 4 or 2 devices divide the batch.
 
-The paper reports: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention) on its development
-set; with 4,096 tokens QuALITY 32.8 and ContractNLI 71.4 on SCROLLS's test sets, with the same model at 128
-tokens 32.3 and 68.7. configs/finetune_reading.py measures the development sets.
+The paper reports for SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention) on the development
+set. With 4,096 tokens, it reports QuALITY 32.8 and ContractNLI 71.4 on SCROLLS's test sets; with the same
+model at 128 tokens, 32.3 and 68.7. configs/finetune_reading.py measures the development sets.
 
-Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e a step of 512 needs 9.3 of 15.75 GiB a chip
-and takes 70 ms if everything overlaps, 154 ms if nothing does: 12 to 26 minutes. A step of 4096, in four
-parts, needs 4.3 GiB and takes 106 or 233 ms: 18 to 39 minutes.
+Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e, a step of 512 needs 9.3 of 15.75 GiB per
+chip. It takes 70 ms if everything overlaps and 154 ms if nothing does: 12 to 26 minutes. A step of 4096, in
+four parts, needs 4.3 GiB and takes 106 or 233 ms: 18 to 39 minutes.
 """
 
 import runpy
@@ -35,7 +35,7 @@ import ml_collections
 
 from birdie_jax.presets import choose_variant
 
-# Of configs/bigs.py the size; rows of a batch, learning rate.
+# The size in configs/bigs.py, the rows of a batch, and the learning rate.
 _LENGTHS = {"512": ("97b", 104, 4e-5), "4096": ("119m", 64, 3e-5)}
 
 

@@ -9,8 +9,8 @@ mamba, mamba2, gated_deltanet, transformer. All are within 1.5 % of 110M paramet
 rows, for 20 GPUs.
 
 The paper states only the size of these runs, and that each took "roughly 5 hours". The dimensions and the
-8,000 steps (8.4B tokens, 76 per parameter) are this project's choice. The learning rate is Mamba's for
-125M.
+8,000 steps (8.4B tokens, 76 per parameter) are this project's choice. The learning rate is Mamba's for 125M
+parameters.
 
 Planned, not run (docs/launch_presets.md): on 8 H200, each GPU needs 9.6 of 131 GiB. The 8,000 steps take 27
 minutes if everything overlaps and 43 if nothing does.

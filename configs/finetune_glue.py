@@ -1,4 +1,4 @@
-r"""Fine-tuning an encoder on a data set of GLUE, as in "Pretraining Without Attention" (section 5).
+r"""Fine-tune an encoder on a data set of GLUE, as in "Pretraining Without Attention" (section 5).
 
     python -m birdie_jax.train --config=configs/finetune_glue.py:tiny,mnli \
         --config.init.from=runs/bigs_tiny --workdir=runs/mnli
@@ -7,8 +7,8 @@ r"""Fine-tuning an encoder on a data set of GLUE, as in "Pretraining Without Att
 
 A variant has up to three parts, separated by commas, as in `tiny,rte,stack_attention`:
 
-- the pre-trained model: tiny (by configs/bigs_tiny.py), 11b, 29b, 97b, 119m (by configs/bigs.py) or 512 (by
-  configs/bigs_longer_rows.py)
+- the pre-trained model: tiny (from configs/bigs_tiny.py), 11b, 29b, 97b, 119m (from configs/bigs.py) or 512
+  (from configs/bigs_longer_rows.py)
 - the data set: cola (the default), sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli
 - the name of the model
 
@@ -16,15 +16,15 @@ The files are in data/glue/, in folders with the published names; docs/glue.md d
 STS-B start from a run on MNLI, as in the paper.
 
 The paper's grid: learning rate 1e-5, 2e-5, 3e-5, 5e-5, 6e-5, weight decay 0.01, 0.1, batches of 16, 32
-samples, 3, 5, 8 epochs; warm-up over a tenth of the steps, then linear to 0. The values here are from that
-grid, with the learning rate 3e-5; the small model has 3e-4. Warm-up is a tenth of the steps of the
-published files. From the published code: AdamW .9, .999, 1e-6, no clipping, dropout 0.1, samples cut to
-128, or to 512 for the model of 512 tokens, each in its own row. Scores are those of the last checkpoint:
-nothing is chosen on the development set. The published train.tsv of QQP has rows that lack columns: for QQP
-bad rows are skipped and counted; the other data sets refuse them.
+samples, 3, 5, 8 epochs; warm-up over a tenth of the steps, then linear decay to 0. The values here are from
+that grid, with the learning rate 3e-5; the small model has 3e-4. Warm-up is a tenth of the steps of the
+published files. From the published code: AdamW .9, .999, 1e-6, no clipping, dropout 0.1, samples truncated
+to 128 tokens, or to 512 for the model of 512 tokens, each in its own row. Scores are those of the last
+checkpoint; nothing is selected on the development set. The published train.tsv of QQP has rows that lack
+columns. For QQP, bad rows are skipped and counted. The other data sets fail with an error on a bad row.
 
-The published code's page reports for the model of 512 tokens: MNLI 86.5, QNLI 91.6, CoLA 67.9, SST-2 93.8,
-RTE 79.8. Not run here: the files are not available.
+The page of the published code reports for the model of 512 tokens: MNLI 86.5, QNLI 91.6, CoLA 67.9, SST-2
+93.8, RTE 79.8. This configuration has not been run, because the files are not available.
 """
 
 import runpy
@@ -34,13 +34,13 @@ import ml_collections
 
 from birdie_jax.presets import choose_variant, set_encoder_fine_tuning
 
-# The preset of each size, whether the size is its variant, and the learning rate.
+# The preset of each size, whether the size is a variant of it, and the learning rate.
 _SIZES = {
     "tiny": ("bigs_tiny.py", False, 3e-4),
     **{name: ("bigs.py", True, 3e-5) for name in ("11b", "29b", "97b", "119m")},
     "512": ("bigs_longer_rows.py", True, 3e-5),
 }
-# The published folders, and the rows of their training files.
+# The names of the published folders, and the number of rows of their training files.
 _DATASETS = {
     "cola": ("CoLA", 8551),
     "sst2": ("SST-2", 67_349),
@@ -53,7 +53,7 @@ _DATASETS = {
     "wnli": ("WNLI", 635),
 }
 # The published train.tsv has rows that lack columns, such as line 97,931 (issue 5 of
-# nyu-mll/GLUE-baselines). fairseq's script for GLUE skips such rows, in this data set alone.
+# nyu-mll/GLUE-baselines). fairseq's script for GLUE skips such rows only in this data set.
 _WITH_BAD_ROWS = frozenset({"qqp"})
 _ROWS, _EPOCHS = 16, 3
 

@@ -1,4 +1,4 @@
-r"""Fine-tuning an imported Mamba on phone number retrieval (Birdie paper, section 4.3), and measuring it.
+r"""Fine-tune an imported Mamba on phone number retrieval (Birdie paper, section 4.3), and measure it.
 
     python -m birdie_jax.train --config=configs/finetune_mamba.py:130m \
         --config.init.from=imported/mamba-130m --workdir=runs/mamba_phonebook
@@ -6,11 +6,11 @@ r"""Fine-tuning an imported Mamba on phone number retrieval (Birdie paper, secti
 Variants: the published sizes 130m (the default), 370m, 790m, 1_4b and 2_8b, and tiny, a model of two layers
 that tests write. docs/mamba.md shows how to import such a model.
 
-The task and its values match configs/finetune_phonebook.py: for tiny books of 4 to 16 first names
-with numbers of four digits, for the others of 8 to 64 entries, in 512 rows of 2,048 (any power of two of
-devices divides them), 250 steps. Everything is fine-tuned in the format of this program, with its start
-token: the rows of the special tokens begin as the mean of the others. The published sizes have not been
-run, because their weights were not available.
+The task and its values match configs/finetune_phonebook.py. For tiny, books have 4 to 16 first names with
+numbers of four digits. For the others, books have 8 to 64 entries, in 512 rows of 2,048 tokens, which any
+power of two of devices divides. Training takes 250 steps. All parameters are fine-tuned in the format of
+this program, with its start token. The rows of the special tokens begin as the mean of the other rows. The
+published sizes have not been run, because their weights were not available.
 """
 
 import runpy
@@ -48,7 +48,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "norm_epsilon": 1e-5,
             "embedding_scale": 1.0,
             "residual_dtype": "float32",
-            # Answers end with the token of this program, or with the model's own.
+            # Answers end with this program's end token, or with the model's own.
             "end_token": 256,
         }
     )

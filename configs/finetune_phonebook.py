@@ -1,4 +1,4 @@
-r"""Fine-tuning on phone number retrieval (Birdie paper, section 4.3, appendix D), with its evaluation.
+r"""Fine-tune on phone number retrieval (Birdie paper, section 4.3, appendix D), and evaluate.
 
     python -m launch.local --processes=1 --gpus=8 -- \
         python -m birdie_jax.train --config=configs/finetune_phonebook.py \
@@ -9,10 +9,10 @@ r"""Fine-tuning on phone number retrieval (Birdie paper, section 4.3, appendix D
 Variants: the size of the pre-trained model, 1_4b (the default), 400m, 110m or tiny. The name of the model
 follows a comma unless it is gated_ssm_plus, as in `110m,hawk`.
 
-The paper's values: 250 steps of 32 rows of 16,384, packed with books of 8 to 800 entries that ask for 1 to
-32 numbers, a learning rate of 5e-5, and no weight decay; on any number of devices that divides 32. The
+The paper's values: 250 steps of 32 rows of 16,384 tokens, packed with books of 8 to 800 entries that ask
+for 1 to 32 numbers, a learning rate of 5e-5, and no weight decay. The number of devices must divide 32. The
 paper gives no schedule; here the rate is constant, without warm-up. `tiny` has books of 4 to 16 first names
-with numbers of four digits, asked for by the names alone, in rows of 256.
+with numbers of four digits, in rows of 256. Its questions consist of the names alone.
 """
 
 import runpy
@@ -30,7 +30,7 @@ _TINY_BOOKS = {
     "max_positions": 256,
     "number_format": "####",
     "name_words": 1,
-    # Where letters are tokens, sentences would be most of a short book.
+    # If letters are tokens, sentences would be longer than a short book.
     "question_form": "names",
 }
 
@@ -53,7 +53,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer.final_learning_rate = config.optimizer.learning_rate
     config.optimizer.warmup_steps = 0
     config.optimizer.weight_decay = 0.0
-    # All steps of the stage.
+    # 0: all steps of the stage.
     config.train.num_steps = 0
     config.checkpoint.every_steps = 50
     return config

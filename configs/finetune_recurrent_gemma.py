@@ -1,4 +1,4 @@
-r"""Fine-tuning an imported RecurrentGemma on phone number retrieval (Birdie paper, section 4.3).
+r"""Fine-tune an imported RecurrentGemma on phone number retrieval (Birdie paper, section 4.3).
 
     python -m birdie_jax.train --config=configs/finetune_recurrent_gemma.py:2b \
         --config.init.from=imported/recurrentgemma-2b --workdir=runs/recurrentgemma_phonebook
@@ -6,11 +6,11 @@ r"""Fine-tuning an imported RecurrentGemma on phone number retrieval (Birdie pap
 Variants: the published sizes 2b (the default) and 9b, and tiny, a model of three layers that tests write.
 docs/griffin.md shows how to import such a model.
 
-The task and its values match configs/finetune_phonebook.py: for tiny books of 4 to 16 first names
-with numbers of four digits, for the others of 8 to 64 entries, in 512 rows of 2,048 (any power of two of
-devices divides them), 250 steps. Everything is fine-tuned in the format of this program, with its start
-token: the rows of the special tokens begin as the mean of the others. The published sizes have not been
-run, because their weights were not available.
+The task and its values match configs/finetune_phonebook.py. For tiny, books have 4 to 16 first names with
+numbers of four digits. For the others, books have 8 to 64 entries, in 512 rows of 2,048 tokens, which any
+power of two of devices divides. Training takes 250 steps. All parameters are fine-tuned in the format of
+this program, with its start token. The rows of the special tokens begin as the mean of the other rows. The
+published sizes have not been run, because their weights were not available.
 """
 
 import runpy
@@ -41,7 +41,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "mlp_bias": True,
             "bidirectional": False,
             "norm_offset": 1.0,
-            # The root of the width as bfloat16 has it.
+            # The square root of the width, rounded to bfloat16.
             "embedding_scale": {2560: 50.5}.get(features, features**0.5),
             "logit_soft_cap": 30.0,
             "hawk": {"heads": heads, "bias": True},
@@ -53,7 +53,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
                 "output_bias": True,
                 "window": 2048,
             },
-            # Answers end with the token of this program, or with the model's own.
+            # Answers end with this program's end token, or with the model's own.
             "begin_token": 258,
             "end_token": 257,
         }

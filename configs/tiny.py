@@ -37,13 +37,14 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.gated_deltanet.heads = 4
     config.model.mamba2.state_size = 32
     if config.model.name == "griffin":
-        # One layer for each place of the pattern; attention is local, with one head of keys and values.
+        # One layer for each entry of the pattern; attention is local, with one head of keys and values.
         config.model.layers = 3
         config.model.attention.update(kv_heads=1, window=128)
     config.model.dtype = "float32"
     config.model.remat = "none"
 
-    # Bandit settings for this size, for `--config.bandit.policy=birdie`; fixed shares teach copying sooner.
+    # The bandit's settings for this size, with `--config.bandit.policy=birdie`. With fixed shares, the
+    # model learns to copy sooner.
     config.bandit.every_steps = 100
     config.bandit.critic_features = 32
     config.bandit.critic_state = 64

@@ -22,7 +22,7 @@ def get_config() -> ml_collections.ConfigDict:
         "packages": {"source": f"{library}/[a-d]*/*.py", "weight": 0.3, "max_epochs": 40.0},
         "encodings": {"source": f"{library}/encodings", "weight": 0.2, "max_epochs": 40.0},
     }
-    # Both splits need a document of each corpus.
+    # Both splits need at least one document of each corpus.
     config.data.validation_fraction = 0.1
     config.data.vocab_size = 2048
     return config

@@ -1,5 +1,5 @@
-"""Starting runs: on this machine, on TPU slices, in GKE and under Slurm.
+"""Launchers: start runs on this machine, on TPU slices, in GKE and under Slurm.
 
-Every launcher builds argument vectors and hands them to `commands.Commands`, which prints them as they are
-run, or, in a dry run, instead of running them. Nothing here imports the training system or JAX.
+Every launcher builds argument vectors and passes them to `commands.Commands`, which prints and runs them.
+In a dry run, it only prints them. No launcher imports the training system or JAX.
 """

@@ -1,7 +1,7 @@
-"""How a launcher runs other programs: argument vectors, printed as they are run.
+"""Run other programs by argument vectors, and print each command.
 
-No shell reads what is run here. For the shell at the other end of an ssh connection, `format_remote`
-writes a script that it reads back as the same arguments.
+The commands run without a shell. For the shell at the other end of an ssh connection, `format_remote`
+writes a script that the shell reads back as the same arguments.
 """
 
 import argparse
@@ -21,19 +21,19 @@ IS_CHECKOUT = (_PARENT / "setup.cfg").is_file()
 REPOSITORY = _PARENT if IS_CHECKOUT else Path.cwd()
 """The folder in which commands run: the checkout's root, or for a wheel the current folder."""
 
-# What Google Cloud, Kubernetes and Slurm all take as the name of a thing.
+# A name that Google Cloud, Kubernetes and Slurm all accept.
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _MAX_MESSAGE = 600
 _MAX_DIGITS = 9
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-# What a command ends with where only another command line or configuration helps; docs/launch_local.md.
+# The exit status if the command line or configuration must change; see docs/launch_local.md.
 WRONG_COMMAND = 2
 
 
 class LaunchError(Exception):
-    """A program that a launcher runs has failed; the message names it.
+    """Raised if a program that a launcher runs fails; the message names it.
 
     Attributes:
         status: the exit status of the launcher.
@@ -43,57 +43,57 @@ class LaunchError(Exception):
 
 
 class UsageError(LaunchError):
-    """A launcher cannot be used so; the message names the option or the command."""
+    """Raised if a launcher's options or command are wrong; the message names the option or the command."""
 
     status = WRONG_COMMAND
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of options that reports errors in one short line."""
+    """An option parser that reports errors in one short line."""
 
     def error(self, message: str) -> NoReturn:
         """End the launcher with status 2."""
         launcher = f"launch.{self.prog.rpartition('.')[2]}"
-        # A found value may be long, and the message ends with the allowed values.
+        # A wrong value may be long, and the message ends with the allowed values. Keep both ends.
         if len(message) > _MAX_MESSAGE:
             message = f"{message[: _MAX_MESSAGE // 2]}...{message[-_MAX_MESSAGE // 2 :]}"
         self.exit(2, f"{launcher}: {_one_line(message)} (--help lists the options)\n")
 
 
 def program(launcher: str) -> str:
-    """Return how a launcher is called, for its help; in a wheel, its package is below birdie_jax."""
+    """Return the command of a launcher, for its help; in a wheel, its package is below birdie_jax."""
     return f"python -m {__package__}.{launcher}"
 
 
 class Commands:
-    """Runs commands one after the other in `REPOSITORY`, or only prints them.
+    """Runs commands one after another in `REPOSITORY`, or only prints them.
 
-    The same code is used in a dry run and in a real one, so the first prints what the second runs, provided
-    that the programs answer as the launcher assumes.
+    A dry run and a real run use the same code. So a dry run prints the commands of a real run, if the
+    programs answer as the launcher assumes.
     """
 
     def __init__(self, dry_run: bool):
         self.dry_run = dry_run
 
     def run(self, command: Sequence[str], *, stdin: str | None = None) -> None:
-        """Run a command, with `stdin` on its standard input, which is never printed.
+        """Run a command with `stdin` as its standard input, which is never printed.
 
         Raises:
-            LaunchError: it failed, or there is no such program.
+            LaunchError: the command failed, or there is no such program.
         """
         status = self.status(command, stdin=stdin)
         if status:
             raise LaunchError(f"{' '.join(command[:5])}: failed with exit status {status}")
 
     def status(self, command: Sequence[str], *, assumed: int = 0, stdin: str | None = None) -> int:
-        """Run a command and return its exit status; in a dry run the one that is `assumed`."""
+        """Run a command and return its exit status; in a dry run, return `assumed`."""
         self._show(command)
         if self.dry_run:
             return assumed
         return self._subprocess(command, input=stdin).returncode
 
     def capture(self, command: Sequence[str], *, assumed: tuple[int, str]) -> tuple[int, str, str]:
-        """Run a command and return its exit status and what it wrote to standard output and error."""
+        """Run a command and return its exit status, standard output and standard error."""
         self._show(command)
         if self.dry_run:
             return (*assumed, "")
@@ -101,7 +101,7 @@ class Commands:
         return done.returncode, done.stdout.strip(), done.stderr.strip()
 
     def _show(self, command: Sequence[str]) -> None:
-        # One line for each, whatever is in it: a shell reads $'...' back as it was.
+        # Print one line for each command, whatever it contains: a shell reads $'...' back.
         print(format_command(command), flush=True)
 
     def _subprocess(self, command: Sequence[str], **options) -> subprocess.CompletedProcess:
@@ -116,7 +116,7 @@ class Commands:
 def format_command(command: Sequence[str]) -> str:
     """Return a command as one line that bash reads back as the same arguments.
 
-    That is `shlex.join`, except that what cannot be printed is escaped, to keep it on one line.
+    This is `shlex.join`, except that unprintable characters are escaped, to keep the command on one line.
     """
     return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in command)
 
@@ -138,7 +138,7 @@ def _escaped(word: str) -> str:
 
 
 def format_remote(*commands: Sequence[str]) -> str:
-    """Return a script of these commands for a POSIX shell, each run if the one before succeeded."""
+    """Return a POSIX shell script that runs the commands in order, until one fails."""
     return " && ".join(shlex.join(command) for command in commands)
 
 
@@ -147,7 +147,7 @@ def parse_arguments(
 ) -> tuple[argparse.Namespace, list[str]]:
     """Return a launcher's own options, and the command that follows `--`, which may be missing.
 
-    A command that begins with a dash, which programs would take for an option, is refused.
+    A command that begins with a dash is refused, because programs would take it for an option.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -161,14 +161,14 @@ def require_command(command: Sequence[str]) -> None:
     """Check that a command was given.
 
     Raises:
-        UsageError: none was.
+        UsageError: there is no command.
     """
     if not command:
         raise UsageError("no command: give it after --, as in -- python -m birdie_jax.train --config=...")
 
 
 def parse_name(text: str) -> str:
-    """Check a run's name, for argparse."""
+    """Parse the name of a run, for argparse."""
     if not _NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"found {text!r}; allowed: a small letter, then small letters, digits and dashes, 40 at most"
@@ -177,7 +177,7 @@ def parse_name(text: str) -> str:
 
 
 def parse_positive(text: str) -> int:
-    """Check for argparse that a number is 1 or more."""
+    """Parse a number that is 1 or more, for argparse."""
     number = _parse_number(text)
     if number is None or number < 1:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 1 or more")
@@ -185,7 +185,7 @@ def parse_positive(text: str) -> int:
 
 
 def parse_non_negative(text: str) -> int:
-    """Check for argparse that a number is 0 or more."""
+    """Parse a number that is 0 or more, for argparse."""
     number = _parse_number(text)
     if number is None:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more")
@@ -193,7 +193,7 @@ def parse_non_negative(text: str) -> int:
 
 
 def parse_port(text: str) -> int:
-    """Check the number of a port, for argparse."""
+    """Parse the number of a port, for argparse."""
     number = _parse_number(text)
     if number is None or not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 1 to 65535")
@@ -201,9 +201,9 @@ def parse_port(text: str) -> int:
 
 
 def parse_text(text: str) -> str:
-    """Check a name or path that must not be empty, for argparse.
+    """Parse a name or path that must not be empty, for argparse.
 
-    A shell makes an empty one of a variable that is not set.
+    A shell expands a variable that is not set to an empty text.
     """
     if not text.strip():
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a name that is not empty")
@@ -215,9 +215,9 @@ def _parse_number(text: str) -> int | None:
 
 
 def parse_variable(text: str) -> str:
-    """Check that an environment variable is given by its name alone, for argparse.
+    """Parse the name of an environment variable, without a value, for argparse.
 
-    The message leaves out what was found: it may be NAME=VALUE, and values are secrets.
+    The message does not show the text: it may be NAME=VALUE, and values are secrets.
     """
     if not _VARIABLE.fullmatch(text):
         raise argparse.ArgumentTypeError("allowed: the name of an environment variable, without its value")
@@ -232,9 +232,10 @@ def read_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict
 
 
 def check_configuration(run: Commands, launcher: str, command: Sequence[str]) -> None:
-    """Let a command that trains check its configuration on this machine, before another one is paid for.
+    """Check the configuration of a train command on this machine, before the launcher requests others.
 
-    Where the command cannot run here, as without its packages, that is printed, and nothing is checked.
+    If the command cannot run here, for example without its packages, this is printed, and the check is
+    skipped.
 
     Args:
         run: runs the command.
@@ -242,7 +243,7 @@ def check_configuration(run: Commands, launcher: str, command: Sequence[str]) ->
         command: the command of the run.
 
     Raises:
-        UsageError: the command line or the configuration cannot be used.
+        UsageError: the command line or the configuration is wrong.
     """
     if not _trains(command):
         return
@@ -266,6 +267,6 @@ def _trains(command: Sequence[str]) -> bool:
 
 
 def exit_with_error(launcher: str, error: Exception) -> NoReturn:
-    """End the launcher with its error in one line, and with the error's status."""
+    """Print an error in one line, and end the launcher with the status of the error."""
     print(f"launch.{launcher}: {_one_line(str(error))}", file=sys.stderr)
     sys.exit(error.status if isinstance(error, LaunchError) else 1)

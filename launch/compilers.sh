@@ -1,5 +1,5 @@
-# Sourced after environment.sh: fetches the compilers for TPUs and NVIDIA GPUs, with which programs are compiled
-# for machines that are not there. They stay outside .venv, where JAX would look for those machines.
+# Sourced after environment.sh: fetches the compilers for TPUs and NVIDIA GPUs, which compile programs for machines
+# that are not attached. They stay outside .venv, because JAX would look for these machines if they were in it.
 
 make_compilers() {
     fetch_packages compilers "compilers for TPUs and GPUs" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Serves the documentation as a site, at http://localhost:8000; arguments go to `mkdocs serve`. It makes .venv with the
-# extra `docs`. `.venv/bin/python -m mkdocs build --strict` writes the site to .site/ instead.
+# Creates .venv with the extra `docs`, and serves the documentation at http://localhost:8000. Arguments are passed to
+# `mkdocs serve`. `.venv/bin/python -m mkdocs build --strict` writes the site to .site/ instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . launch/environment.sh

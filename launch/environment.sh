@@ -1,9 +1,9 @@
-# Sourced by the two commands: makes .venv if there is none that works, and installs this project with the tested
-# versions. What sources it may be a terminal: nothing here relies on `set -e`, or ends the shell.
+# Sourced by other scripts: creates .venv if there is none that works, and installs this project with the tested
+# versions. A terminal may also source it, so nothing here relies on `set -e` or ends the shell.
 
 # Arguments: the extras to install, e.g. "test"; empty for none.
 make_environment() {
-    # A shell of its own, with which the lock goes. .venv may be a link, to an environment that others lock too.
+    # The lock ends with this subshell. .venv may be a link to an environment that other clones also lock.
     local lock=.venv.lock
     if [ -L .venv ] && [ -d .venv ]; then lock=.venv/.lock; fi
     (
@@ -14,7 +14,7 @@ make_environment() {
     )
 }
 
-# Removes a .venv that this file has made and that does not work; refuses one that is not this file's to remove.
+# Removes a .venv that this file has created and that does not work; fails with an error for other broken ones.
 check_environment() {
     local fault
     if [ ! -e .venv ] && [ ! -L .venv ]; then return 0; fi
@@ -27,7 +27,7 @@ check_environment() {
         return 1
     fi
     if [ ! -e .venv/pyvenv.cfg ] && [ ! -e .venv/.making ]; then
-        # Nothing of anybody's is in an empty folder.
+        # An empty folder is safe to remove.
         if [ ! -L .venv ] && rmdir .venv 2>/dev/null; then return 0; fi
         refuse ".venv: found a folder that is no Python environment (it has no pyvenv.cfg); move it away"
         return 1
@@ -46,7 +46,7 @@ check_environment() {
     rm -rf .venv
 }
 
-# Prints what is wrong with .venv, as the end of a sentence; nothing if it works.
+# Prints the fault of .venv as the end of a sentence; nothing if it works.
 environment_fault() {
     local made found
     if [ -e .venv/.making ]; then
@@ -63,7 +63,7 @@ environment_fault() {
         elif [ -e .venv/.made-for ] && [ "$(cat .venv/.made-for)" != "$(environment_identity)" ]; then
             echo "was made for $(cat .venv/.made-for), and is used as $(environment_identity)"
         elif [ ! -e .venv/bin/activate ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
-            # The script for activation is what Python writes last.
+            # Python writes the activation script last.
             echo "has no pip, or was left half made"
         fi
     fi
@@ -71,7 +71,7 @@ environment_fault() {
 
 _VERSION='import sys; print("%d.%d" % sys.version_info[:2])'
 
-# Prints the processor and the place, on which packages and their programs also depend.
+# Prints the processor and the path of the environment, because packages and their programs depend on them.
 environment_identity() {
     echo "$(uname -sm) in $(cd ./.venv && pwd -P)"
 }
@@ -80,7 +80,7 @@ create_environment() {
     local python said
     python=$(find_python) || return 1
     echo "making .venv with $("$python" --version 2>&1)"
-    # With this mark the next command may remove the folder.
+    # This mark allows the next command to remove the folder.
     mkdir .venv && : >.venv/.making || return 1
     trap 'if [ -e .venv/.making ]; then rm -rf .venv; fi' EXIT
     if ! said=$("$python" -m venv .venv 2>&1) || [ ! -e .venv/bin/activate ]; then
@@ -110,16 +110,16 @@ find_python() {
 
 install_project() {
     local extras="$1" marker wanted status=0
-    # Installing again is skipped while nothing that it depends on has changed.
+    # Skip the installation if nothing that it depends on has changed.
     marker=".venv/.installed-${extras:-base}"
     wanted=$(cat setup.py setup.cfg pyproject.toml constraints.txt hashes.txt | cksum)
     if [ -f "$marker" ] && [ "$(cat "$marker")" = "$wanted" ]; then return 0; fi
     echo "installing birdie-jax${extras:+ with $extras} and what it needs into .venv"
     : >.venv/.installing || return 1
-    # pip ends with 1 when it is interrupted, as when it fails by itself.
+    # pip ends with 1 both when it is interrupted and when it fails by itself.
     trap 'exit 130' INT
     install_packages "$extras" pip_install || status=$?
-    # An error that pip reports leaves whole packages; a signal may not.
+    # After an error that pip reports, packages are complete; after a signal, they may not be.
     if [ "$status" -lt 128 ]; then rm -f .venv/.installing; fi
     if [ "$status" -ne 0 ]; then
         refuse "installing into .venv failed (pip ended with $status); the same command tries again"
@@ -133,8 +133,8 @@ pip_install() {
     .venv/bin/python -m pip install -qq --disable-pip-version-check "$@"
 }
 
-# Installs this project and what it needs. The installer compares each file with hashes.txt before it runs any of it.
-# Arguments: the extras, with commas, and the command that installs, e.g. python -m pip install.
+# Installs this project and its dependencies. The installer compares each file with hashes.txt before it runs any code
+# from it. Arguments: the extras, separated by commas, and the install command, e.g. python -m pip install.
 install_packages() {
     local extras="$1" extra sets="[base]" unknown=""
     shift
@@ -145,7 +145,7 @@ install_packages() {
             unknown="${unknown:+$unknown,}$extra"
         fi
     done
-    # An isolated build would fetch its own setuptools, without hashes; so builds take this one.
+    # An isolated build would fetch its own setuptools without hashes, so builds use this one.
     install_by_hash setuptools "$@" || return
     install_by_hash "$sets" "$@" --no-build-isolation || return
     if [ -z "$unknown" ]; then
@@ -156,7 +156,7 @@ install_packages() {
     fi
 }
 
-# Arguments: packages and sets of hashes.txt, as one word, and the command that installs.
+# Arguments: packages and sets of hashes.txt, as one word, and the install command.
 install_by_hash() {
     local requirements
     requirements=$(find_hashes "$1") || return
@@ -164,7 +164,7 @@ install_by_hash() {
     "$@" --require-hashes --requirement /dev/stdin <<<"$requirements"
 }
 
-# Prints the blocks of hashes.txt for packages and sets, e.g. "setuptools [gcs]"; fails where one has none.
+# Prints the blocks of hashes.txt for packages and sets, e.g. "setuptools [gcs]"; fails if one has no block.
 find_hashes() {
     awk -v wanted="$1" '
         BEGIN { RS = ""; FS = "\n"; split(wanted, words, " "); for (i in words) missing[words[i]] }
@@ -177,8 +177,8 @@ find_hashes() {
         END { for (word in missing) exit 1 }' hashes.txt
 }
 
-# Prints the extra for the NVIDIA driver of this machine; nothing where there is none, or one that is too old. What each
-# CUDA asks for: https://docs.jax.dev/en/latest/installation.html.
+# Prints the extra for the NVIDIA driver of this machine; nothing if there is no driver, or it is too old. For the
+# driver that each CUDA requires, see https://docs.jax.dev/en/latest/installation.html.
 gpu_extra() {
     local driver
     command -v nvidia-smi >/dev/null || return 0
@@ -195,8 +195,8 @@ gpu_extra() {
     fi
 }
 
-# Installs packages, with the versions of constraints.txt, into a folder of the cache that is whole or absent, and
-# sets FETCHED to it. Arguments: the folder's name, what the packages are, and the packages.
+# Installs packages atomically, with the versions of constraints.txt, into a folder of the cache, and sets FETCHED to
+# the folder. Arguments: the name of the folder, a description of the packages, and the packages.
 fetch_packages() {
     local name="$1" what="$2" cache wanted
     shift 2
@@ -209,7 +209,7 @@ fetch_packages() {
         take_lock "$FETCHED.lock" "another command is fetching $what"
         if [ -d "$FETCHED" ]; then exit 0; fi
         echo "fetching $what into $FETCHED"
-        # Of commands that were stopped.
+        # Remove the parts of commands that were stopped.
         rm -rf "$FETCHED".part*
         trap 'rm -rf "$FETCHED.part"' EXIT
         if ! install_apart "$@"; then
@@ -220,19 +220,19 @@ fetch_packages() {
     )
 }
 
-# Installs packages alone, without what they need, into $FETCHED.part.
+# Installs packages without their dependencies into $FETCHED.part.
 install_apart() {
     if find_hashes "$*" >/dev/null; then
         install_by_hash "$*" pip_install --no-deps --target "$FETCHED.part"
     else
-        # PyTorch: its build for CPUs is on another index than PyPI.
+        # PyTorch's build for CPUs is on another index than PyPI.
         pip_install --no-deps --target "$FETCHED.part" --constraint constraints.txt "$@"
     fi
 }
 
-# Prints the folder for what can be made again, by the same rules as birdie_jax/storage/cache_folder.py.
+# Prints the folder for files that can be recreated, by the same rules as birdie_jax/storage/cache_folder.py.
 cache_folder() {
-    # https://specifications.freedesktop.org/basedir: what is no absolute path counts as not set.
+    # https://specifications.freedesktop.org/basedir: a path that is not absolute counts as unset.
     case "${XDG_CACHE_HOME:-}" in
     /*) echo "$XDG_CACHE_HOME/birdie_jax" ;;
     *)
@@ -247,8 +247,8 @@ cache_folder() {
     esac
 }
 
-# Waits until no other shell holds the lock, which lasts as long as this shell and what it started; where there is
-# no flock, or nothing can be written, without a lock. Arguments: the lock's file, and what to say while waiting.
+# Waits until no other shell holds the lock. The lock lasts as long as this shell and its child processes. Without
+# flock, or if nothing can be written, continues without a lock. Arguments: the lock's file, and a message for waiting.
 take_lock() {
     command -v flock >/dev/null || return 0
     { exec 9>"$1"; } 2>/dev/null || return 0

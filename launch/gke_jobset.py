@@ -1,26 +1,26 @@
-r"""Run on TPU slices in Google Kubernetes Engine, as a JobSet that Kubernetes restarts by itself.
+r"""Run on TPU slices in Google Kubernetes Engine, as a JobSet that Kubernetes restarts automatically.
 
     python -m launch.gke_jobset --name=birdie --image=us-docker.pkg.dev/project/birdie/birdie:1 \
         --accelerator=tpu-v5p-slice --topology=4x4x4 --service_account=birdie --spot -- \
         python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=gs://BUCKET/birdie
 
-Writes the JobSet to `--manifest`, as JSON, and applies it with kubectl. A job of the set is a slice, and a
-pod is a host of it. A pod that fails, or a slice that is preempted, ends the set's jobs. The JobSet
-recreates all of them, and the same command resumes from its checkpoint. Failures count towards
-`--restarts`, disruptions do not. A command that ends with 2, because it or its configuration is wrong,
-fails the set. The launcher first deletes a set of the same name that has ended, or has another manifest.
+The launcher writes the JobSet to `--manifest`, as JSON, and applies it with kubectl. Each job of the set is
+a slice, and each pod is a host of the slice. A pod that fails, or a slice that is preempted, ends the set's
+jobs. The JobSet recreates all of them, and the same command resumes from its checkpoint. Failures count
+towards `--restarts`, disruptions do not. A command that ends with 2, because it or its configuration is
+wrong, fails the set. The launcher first deletes a set of the same name that has ended or has another
+manifest.
 
-The pods share no disk: the workdir is in a bucket, to which the service account of Kubernetes that
-`--service_account` names has rights, or below /mnt/birdie, where `--claim` mounts a PersistentVolumeClaim
-that many pods may write to.
+The pods share no disk. The workdir is in a bucket that the Kubernetes service account of
+`--service_account` can access, or below /mnt/birdie, where `--claim` mounts a PersistentVolumeClaim that
+many pods may write to.
 
-`--pass_env` makes a Secret of variables of this environment. kubectl reads their values from standard
+`--pass_env` creates a Secret from variables of this environment. kubectl reads their values from standard
 input: no file, no command line and no manifest contains them.
 
-Written after
+Sources:
 https://jobset.sigs.k8s.io/docs/concepts/
-https://github.com/kubernetes-sigs/jobset/blob/main/examples/failure-policy/host-maintenance-event-model.yam
-l
+https://github.com/kubernetes-sigs/jobset/blob/main/examples/failure-policy/host-maintenance-event-model.yaml
 https://docs.cloud.google.com/kubernetes-engine/docs/tutorials/tpu-multislice-kueue (selectors, resources)
 https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/ (`$(NAME)`)
 """
@@ -57,7 +57,7 @@ from .commands import (
 from .storage import MOUNT, check_storage
 
 _TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
-# JAX's coordinator (https://docs.jax.dev) and that of the slices' common network.
+# The ports of JAX's coordinator (https://docs.jax.dev), and of the coordinator of the slices' network.
 _PORTS = (8482, 8080)
 
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(make_jobset(options, command), indent=2) + "\n", encoding="utf-8")
         check_configuration(run, "gke_jobset", command)
-        # Server-side: no copy of the manifest is kept in an annotation.
+        # A server-side apply keeps no copy of the manifest in an annotation.
         apply = ["kubectl", "apply", "--server-side", f"--namespace={options.namespace}"]
         if options.pass_env:
             values = read_variables(options.pass_env, os.environ)
@@ -94,7 +94,7 @@ def _apply_jobset(run: Commands, options: argparse.Namespace, apply: Sequence[st
     """
     jobset = [f"--namespace={options.namespace}", "jobset", options.name]
     ended = ["kubectl", "get", *jobset, "--ignore-not-found", "--output=jsonpath={.status.terminalState}"]
-    # Its pods have time to save, and are gone before new ones start.
+    # The set's pods have time to save, and are gone before new ones start.
     delete = ["kubectl", "delete", *jobset, "--cascade=foreground"]
     status, state, said = run.capture(ended, assumed=(0, ""))
     if status:
@@ -113,7 +113,7 @@ def _apply_jobset(run: Commands, options: argparse.Namespace, apply: Sequence[st
 
 
 def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
-    """Return the JobSet.
+    """Return the JobSet of a run.
 
     Raises:
         UsageError: the slice cannot be divided into hosts with this number of chips.
@@ -130,7 +130,7 @@ def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str
         "completionMode": "Indexed",
         "completions": hosts,
         "parallelism": hosts,
-        # A lost host stops the whole run: the JobSet restarts all jobs, and a job restarts no pod.
+        # A lost host stops the whole run. The JobSet restarts all jobs, so a job restarts no pod.
         "backoffLimit": 0,
         "podFailurePolicy": {
             "rules": [
@@ -169,7 +169,7 @@ def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str
 
 
 def make_secret(options: argparse.Namespace, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return the Secret that holds the environment variables of a run."""
+    """Return the Secret with the environment variables of a run."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -180,7 +180,7 @@ def make_secret(options: argparse.Namespace, values: Mapping[str, str]) -> dict[
 
 
 def escape_dollars(argument: str) -> str:
-    """Return what Kubernetes reads as `argument`: it expands `$(NAME)`, and makes one dollar of two."""
+    """Escape an argument for Kubernetes, which expands `$(NAME)` and reads two dollars as one."""
     return argument.replace("$", "$$")
 
 
@@ -202,7 +202,7 @@ def _make_pod_spec(options: argparse.Namespace, command: Sequence[str]) -> dict[
         "cloud.google.com/gke-tpu-topology": options.topology,
     }
     pod: dict[str, Any] = {
-        # The JobSet restarts; and a pod failure policy asks for it.
+        # The JobSet restarts the run, and a pod failure policy requires "Never".
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": options.stop_seconds,
         "nodeSelector": selector,

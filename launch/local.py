@@ -3,14 +3,14 @@ r"""Start a run as several processes on this machine, and restart it when one of
     python -m launch.local --processes=2 --fake_devices=8 -- \
         python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny
 
-Every process is the command with `--coordinator_address`, `--num_processes` and `--process_id` after it.
-What they print is printed here, each line after the number of its process.
+Every process runs the command with `--coordinator_address`, `--num_processes` and `--process_id` appended.
+The launcher prints their output, each line after the number of its process.
 
-- A process that fails ends the job: the others are sent SIGTERM, and those that still run `--grace_seconds`
-  later are killed. Then the job is started again, at most `--restarts` times, and resumes from its
-  checkpoint. It is not started again where a process ends with 2: the command itself is wrong.
-- SIGTERM and Ctrl-C are forwarded to every process once: the run saves and ends; it has
-  `--stop_seconds` for that. A second signal kills them. SIGHUP is forwarded as SIGTERM.
+- A process that fails ends the job: the others get SIGTERM, and those that still run `--grace_seconds`
+  later are killed. Then the job is restarted, at most `--restarts` times, and resumes from its checkpoint.
+  If a process ends with 2, the command itself is wrong, and the job is not restarted.
+- SIGTERM and Ctrl-C are forwarded to every process once. The run saves and ends, within `--stop_seconds`.
+  A second signal kills the processes. SIGHUP is forwarded as SIGTERM.
 - The exit status is 0 if every process ended with 0, 128 + the signal if one was forwarded, 2 if a process
   ended with 2, and otherwise that of the process that failed first (128 + the signal that killed it).
 """

@@ -1,4 +1,4 @@
-"""A group of processes of this machine: if one fails, all end."""
+"""A group of processes on this machine; if one fails, all end."""
 
 import contextlib
 import os
@@ -18,14 +18,14 @@ _PRINTING = threading.Lock()
 
 
 class GroupResult(NamedTuple):
-    """How a group of processes ended.
+    """The result of a group of processes.
 
     Attributes:
         status: the exit status of the whole group; 0 if all ended with 0.
         forwarded: the signal that was forwarded to the processes, or None.
         first_failed: the index of the process that failed first by itself, or None.
         first_status: the exit status of that process, negative if a signal killed it; 0 if none failed.
-        killed: the indices of the processes that did not end in time.
+        killed: the indices of the processes that did not end in time and were killed.
         statuses: the exit status of every process, by its index.
     """
 
@@ -38,14 +38,14 @@ class GroupResult(NamedTuple):
 
 
 def run_group(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seconds: float) -> GroupResult:
-    """Run the commands side by side until all have ended.
+    """Run the commands in parallel until all have ended.
 
-    A failed one ends the others: SIGTERM, and SIGKILL after `grace_seconds`. SIGTERM and SIGINT to this
-    process are forwarded to all, once, and SIGKILL follows after `stop_seconds`, or at the second signal.
-    What the processes started themselves does not outlive them.
+    If a process fails, the others get SIGTERM, and SIGKILL after `grace_seconds`. SIGTERM and SIGINT to
+    this process are forwarded to all processes once. SIGKILL follows after `stop_seconds`, or at a second
+    signal. When a process ends, the processes that it started are killed.
 
     Raises:
-        OSError: a command cannot be started; those that were are killed.
+        OSError: a command cannot be started; the started ones are killed.
     """
     return _Group(grace_seconds, stop_seconds).run(commands)
 
@@ -53,7 +53,7 @@ def run_group(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seco
 class _Group:
     def __init__(self, grace_seconds: float, stop_seconds: float):
         self.grace_seconds, self.stop_seconds = grace_seconds, stop_seconds
-        # Of a kind into which a signal handler may put, while the very same thread waits for an item.
+        # With a SimpleQueue, a signal handler may put an item while the same thread waits for one.
         self.events: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self.processes: list[subprocess.Popen] = []
         self.running: set[int] = set()
@@ -81,7 +81,7 @@ class _Group:
         return self._result()
 
     def _start(self, index: int, command: Sequence[str]) -> threading.Thread:
-        # In its own session: Ctrl-C reaches it only once, from here, and not also from the terminal.
+        # In its own session, a process gets Ctrl-C only once, from here, and not also from the terminal.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -100,7 +100,7 @@ class _Group:
         self.events.put(("signal", number))
 
     def _await_end(self, index: int, process: subprocess.Popen) -> None:
-        # Not reaped yet, so no other process gets its number before its group has ended.
+        # Do not reap the process yet, so no other process gets its number before its group has ended.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         self.events.put(("end", index))
 
@@ -122,14 +122,14 @@ class _Group:
             return
         self.forwarded = signal.SIGTERM if number == signal.SIGHUP else number
         if self.first_failed is not None:
-            # They already have SIGTERM; a second signal would interrupt their saving.
+            # The processes already have SIGTERM; a second signal would interrupt their saving.
             return
         self._signal_running(self.forwarded)
         self._set_deadline(self.stop_seconds)
 
     def _on_exit(self, index: int) -> None:
         self.running.discard(index)
-        # Processes that it leaves behind would hold its devices, its port and its output.
+        # Processes that it leaves behind would keep its devices, its port and its output.
         _signal_group(self.processes[index], signal.SIGKILL)
         status = self.statuses[index] = self.processes[index].wait()
         if status and self.first_failed is None and index not in self.killed:
@@ -148,7 +148,7 @@ class _Group:
             _signal_group(self.processes[index], signal.SIGKILL)
 
     def _signal_running(self, number: signal.Signals) -> None:
-        # Only to the process: it ends its own children.
+        # Signal only the process: it ends its own children.
         for index in self.running:
             os.kill(self.processes[index].pid, number)
 

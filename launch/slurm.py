@@ -3,19 +3,19 @@ r"""Run on the GPUs of several nodes of a Slurm cluster.
     python -m launch.slurm --name=birdie --nodes=2 --gpus_per_node=8 --time=24:00:00 -- \
         .venv/bin/python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=/shared/birdie
 
-Submits launch/slurm.sbatch, which starts the command once on every node, with all of the node's GPUs. This
-folder and the workdir have to be on a file system that all nodes share.
+The launcher submits launch/slurm.sbatch, which starts the command once on every node, with all GPUs of the
+node. This folder and the workdir must be on a file system that all nodes share.
 
-A job that is preempted, or loses a node, is requeued by Slurm. A job that fails, or that was signalled
+Slurm requeues a job that is preempted or loses a node. A job that fails, or that gets a signal
 `--stop_seconds` before its time limit to save and end, requeues itself, unless it has been requeued
-`--restarts` times. In both cases the same command resumes from its checkpoint. A command that ends with 2,
+`--restarts` times. In both cases, the same command resumes from its checkpoint. A command that ends with 2,
 because it or its configuration is wrong, is not requeued.
 
-The job gets HOME, PATH, USER, LD_LIBRARY_PATH, XDG_CACHE_HOME and the proxies of the environment, as far as
-they are set, and the variables that `--pass_env` names; Slurm takes their values from the environment of
-sbatch, and they are never on a command line.
+The job gets HOME, PATH, USER, LD_LIBRARY_PATH, XDG_CACHE_HOME and the proxies of the environment, if they
+are set, and the variables that `--pass_env` names. Slurm takes their values from the environment of sbatch,
+and they are never on a command line.
 
-Written after
+Sources:
 https://slurm.schedmd.com/sbatch.html
 https://slurm.schedmd.com/srun.html
 https://slurm.schedmd.com/preempt.html
@@ -46,7 +46,7 @@ from .commands import (
 )
 from .storage import check_workdir_url, workdir_of
 
-# Variables that programs need on any node: the places of files and libraries, and the proxies.
+# Variables that programs need on every node: the paths of files and libraries, and the proxies.
 _ENVIRONMENT = (
     *("HOME", "PATH", "USER", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
     *(name for proxy in ("http_proxy", "https_proxy", "no_proxy") for name in (proxy, proxy.upper())),
@@ -81,7 +81,7 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
         "--requeue",
         "--open-mode=append",
         f"--output={options.name}-%j.log",
-        # Slurm sends it to the processes of srun, not to the script.
+        # Slurm sends the signal to the processes of srun, not to the script.
         f"--signal=TERM@{options.stop_seconds}",
         f"--export={','.join(_exported(options.pass_env, os.environ))}",
     ]
@@ -94,7 +94,7 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
 
 
 def _exported(passed: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the job's variables; Slurm reads their values by itself."""
+    """Return the names of the job's variables; Slurm reads their values from the environment."""
     return [*(name for name in _ENVIRONMENT if name in environment), *passed]
 
 

@@ -1,4 +1,4 @@
-"""Check the places of a command's run and data: buckets, or a folder that all workers share."""
+"""Check that the paths of a command are in buckets, or in a folder that all workers share."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from .commands import UsageError
 
 MOUNT = "/mnt/birdie"
-"""Where a shared file system is mounted on every worker."""
+"""The path where a shared file system is mounted on every worker."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _MAX_SHOWN = 200
@@ -32,7 +32,7 @@ def check_storage(command: Sequence[str], shared_by: str, *, shared: bool) -> No
 
     Raises:
         UsageError: the workdir is neither in a bucket nor in the shared folder, the command names a path in
-            a folder that is not shared, or it names none in a shared folder.
+            the folder although it is not shared, or a folder is shared but the command does not use it.
     """
     workdir = workdir_of(command)
     if workdir is None:
@@ -86,7 +86,7 @@ def flag_of(command: Sequence[str], flag: str) -> str | None:
 
 
 def _values(command: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments, of `--flag=value` the value."""
+    """Yield the arguments; for `--flag=value`, yield the value."""
     for argument in command:
         yield argument.partition("=")[2] if argument.startswith("-") and "=" in argument else argument
 

@@ -6,22 +6,24 @@ r"""Run on one or several TPU slices of Google Cloud, through preemptions, to th
         python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=gs://BUCKET/birdie
 
 `train` requests the slices as a queued resource, waits until they are active, sends the code and
-constraints.txt, installs, starts the command on all workers, and follows their logs. When the slices are
+constraints.txt, installs, starts the command on all workers, and follows their logs. If the slices are
 preempted, it deletes the rest, requests them again, and starts the same command, which resumes from its
-checkpoint. When the command fails, the launcher restarts it on the same slices, unless it ends with 2: then
-it or its configuration is wrong. There are at most `--restarts` restarts of both kinds together. When the
-command succeeds, or the launcher gives up, it deletes the slices, unless `--keep` is given.
+checkpoint. If the command fails, the launcher restarts it on the same slices. It does not restart a command
+that ends with 2, because the command or its configuration is wrong. There are at most `--restarts` restarts
+of both kinds together. When the command succeeds, or the launcher gives up, it deletes the slices, unless
+`--keep` is given.
 
 The log of each worker and start is copied to `WORKDIR/logs`, every five minutes and when the command ends.
 
-Ctrl-C only stops following the logs: the run continues, and `train` or `run` with the same arguments
+Ctrl-C only stops following the logs. The run continues, and `train` or `run` with the same arguments
 follows it again. `create`, `push`, `run`, `stop` and `delete` are the parts of `train`.
 
-The workers share no disk: the workdir is in a bucket, to which `--service_account` has rights, or below
+The workers share no disk. The workdir is in a bucket that `--service_account` can access, or below
 /mnt/birdie, where `--nfs` mounts a file system on all of them.
 
-The launcher sends the checked-out commit, and refuses files that are neither in it nor ignored by git.
-Values of `--pass_env` are written to a file that only its owner can read, never on a command line.
+The launcher sends the checked-out commit. It fails with an error if there are files that are neither in the
+commit nor ignored by git. Values of `--pass_env` are written to a file that only its owner can read, never
+on a command line.
 """
 
 import argparse
@@ -51,21 +53,21 @@ from .storage import check_storage, uses_mount, workdir_of
 from .tpu_slices import TERMINATED, PreemptionError, Slices
 
 _SERVER = re.compile(r"[A-Za-z0-9.-]+:/[A-Za-z0-9._/-]*")
-# Only the roles decide what the service account may do.
+# The scope allows everything; the roles of the service account limit its rights.
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _ACTIONS = ("train", "create", "push", "run", "stop", "delete")
 
 
 class RunError(Exception):
-    """The command or its installation failed; `args[0]` describes the failure."""
+    """Raised if the command or its installation fails; `args[0]` describes the failure."""
 
 
 class GaveUpError(LaunchError):
-    """The run does not restart; the message gives the reason."""
+    """Raised if the run is not restarted; the message gives the reason."""
 
 
 class WrongCommandError(GaveUpError):
-    """The command or its configuration is wrong: a restart would fail again."""
+    """Raised if the command or its configuration is wrong; a restart would fail again."""
 
     status = WRONG_COMMAND
 
@@ -119,10 +121,10 @@ def _run_action(action: str, slices: Slices, command: Sequence[str]) -> None:
 
 
 def train(slices: Slices, command: Sequence[str]) -> None:
-    """Create the slices if there are none, run the command, restart it until it succeeds, and delete them.
+    """Create the slices if there are none, run the command until it succeeds, and delete the slices.
 
     Raises:
-        GaveUpError: the command failed, and no restart is left or would help; the slices are deleted too.
+        GaveUpError: the command failed, and no restart is left or would help; the slices are deleted.
     """
     try:
         _train(slices, command)
@@ -155,7 +157,7 @@ def run(slices: Slices, command: Sequence[str]) -> None:
     """Start the command on every worker where it is not running, and follow its log until it ends.
 
     Raises:
-        RunError: it failed on some worker, and was stopped on all.
+        RunError: the command failed on some worker, and was stopped on all.
         WrongCommandError: a worker reports that the command or its configuration is wrong.
         PreemptionError: the slices were preempted.
     """
@@ -187,15 +189,15 @@ def _prepare_slices(slices: Slices) -> None:
     """Create the slices or wait for them, and install the program if it is missing.
 
     Raises:
-        PreemptionError: they were preempted meanwhile.
-        RunError: they are active, but a file could not be sent or installed.
+        PreemptionError: the slices were preempted meanwhile.
+        RunError: the slices are active, but a file could not be sent or installed.
     """
     while (state := slices.state(assumed=None)) == "SUSPENDING":
         slices.pause()
     if state in TERMINATED:
         slices.delete()
         state = None
-    # A worker with an installation may be running the command.
+    # An installed worker may already run the command.
     if state == "ACTIVE" and slices.status_on_workers("installed", slices.extras) == 0:
         return
     if state is None:

@@ -1,6 +1,6 @@
-"""TPU slices of Google Cloud that are one queued resource.
+"""Manage the TPU slices of a run, which are one queued resource of Google Cloud.
 
-Written after
+Sources:
 https://cloud.google.com/sdk/gcloud/reference/compute/tpus/queued-resources/create
 https://cloud.google.com/sdk/gcloud/reference/compute/tpus/queued-resources/ssh
 https://cloud.google.com/sdk/gcloud/reference/compute/tpus/queued-resources/scp
@@ -29,15 +29,15 @@ TERMINATED = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "PREEMPTED"})
 _PENDING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DELETING"})
 _QUEUED_RESOURCES = ("gcloud", "compute", "tpus", "queued-resources")
 _ALL_WORKERS = ("--node=all", "--worker=all", "--batch-size=all")
-# A connection to a preempted worker is closed after two minutes.
+# These flags close a connection to a preempted worker after two minutes.
 _KEEP_ALIVE = ("--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4")
 _DESCRIBE_ATTEMPTS = 5
-# The number of files that a message names.
+# The largest number of files that a message names.
 _MAX_FILES = 5
 
 
 class PreemptionError(Exception):
-    """The slices were preempted; `args[0]` is the state of their queued resource, or None."""
+    """Raised if the slices were preempted; `args[0]` is the state of their queued resource, or None."""
 
 
 class Slices:
@@ -66,7 +66,7 @@ class Slices:
         """Return the state of the queued resource, or None if there is none.
 
         Raises:
-            LaunchError: gcloud did not return it, in several attempts.
+            LaunchError: gcloud did not return the state in several attempts.
         """
         command = [
             *_QUEUED_RESOURCES,
@@ -89,8 +89,8 @@ class Slices:
         """Request the slices, and wait until they are active.
 
         Raises:
-            LaunchError: the service refused.
-            PreemptionError: they were preempted before or after they became active.
+            LaunchError: the service refused the request.
+            PreemptionError: the slices were preempted before or after they became active.
         """
         options = self.options
         nodes = [f"--node-id={options.name}"]
@@ -111,7 +111,7 @@ class Slices:
         """Wait until the slices are active.
 
         Raises:
-            PreemptionError: they were preempted instead.
+            PreemptionError: the slices were preempted before they became active.
         """
         before = None
         while (state := self.state(assumed="ACTIVE")) != "ACTIVE":
@@ -125,7 +125,7 @@ class Slices:
             self.pause()
 
     def pack(self) -> None:
-        """Pack the checked-out commit, once: after a preemption the same archive is sent again.
+        """Pack the checked-out commit once; after a preemption, the same archive is sent again.
 
         Raises:
             UsageError: there is no checkout, it has new or changed files, or the command's configuration is
@@ -152,7 +152,7 @@ class Slices:
                 f"not committed, and so not sent: {', '.join(files[:_MAX_FILES])}{more}; commit them, or "
                 "let git ignore them"
             )
-        # It may be outside the checkout, or git may ignore it.
+        # The configuration may be outside the checkout, or git may ignore it.
         config = (flag_of(self.command, "config") or "").partition(":")[0]
         if config.endswith(".py"):
             known = ["git", "ls-files", "--error-unmatch", "--", config]
@@ -160,7 +160,7 @@ class Slices:
                 raise UsageError(f"--config: found {config}; allowed: a file of the commit that is sent")
 
     def push(self) -> None:
-        """Send the archive and the environment to every worker, and install there."""
+        """Send the archive and the environment to every worker, and install the program there."""
         options = self.options
         self._send(self.archive, f"{options.name}.tar.gz")
         unpack = [["mkdir", "-p", f"{self.folder}/.launch"]]
@@ -176,7 +176,7 @@ class Slices:
         """Run commands on every worker.
 
         Raises:
-            LaunchError: one failed on some worker.
+            LaunchError: a command failed on some worker.
         """
         self.run.run(self._ssh(*arguments))
 
@@ -185,12 +185,12 @@ class Slices:
         return self.run.status(self._ssh(self._worker(*action)))
 
     def command_is_wrong(self) -> bool:
-        """Whether the command has ended on some worker with the status of a wrong command."""
+        """Return whether the command ended on some worker with the status of a wrong command."""
         _, answers, _ = self.run.capture(self._ssh(self._worker("status")), assumed=(0, ""))
         return f"status {WRONG_COMMAND}" in answers.splitlines()
 
     def stop(self) -> None:
-        """Let the command save and end on every worker."""
+        """Stop the command on every worker, with time to save."""
         self.on_workers(self._worker("stop", str(self.options.stop_seconds)))
 
     def delete(self) -> None:

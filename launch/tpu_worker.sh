@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # launch/tpu_pod.py runs this on every worker of a TPU slice, in the folder of the unpacked code.
-# The run continues when the connection is lost: it is detached, and followed through its log. Each action
-# can be repeated: gcloud tries again by itself when a connection fails.
+# The run is detached, so it continues if the connection is lost; `follow` shows its log. You can repeat each
+# action: gcloud retries by itself if a connection fails.
 #
-#   tpu_worker.sh install EXTRAS     make .venv with the tested versions and these extras, "tpu,gcs"
-#   tpu_worker.sh installed EXTRAS   end with 0 if that has been done
+#   tpu_worker.sh install EXTRAS     create .venv with the tested versions and these extras, e.g. "tpu,gcs"
+#   tpu_worker.sh installed EXTRAS   end with 0 if these extras are installed
 #   tpu_worker.sh mount SERVER:/DIR  mount a network file system at /mnt/birdie
 #   tpu_worker.sh start LOGS COMMAND...
-#                                    start the command, unless it is running, with a log of its own, which is copied
-#                                    into LOGS, a folder or gs://..., every five minutes and at the end; '' for none
+#                                    start the command, unless it is running, with its own log, which is copied to
+#                                    LOGS, a folder or gs://..., every five minutes and at the end; '' for no copy
 #   tpu_worker.sh follow LINES       show the log from LINES before its end (+1: all of it) to the command's end,
 #                                    and end as the command ended
 #   tpu_worker.sh running            end with 0 if the command is running
 #   tpu_worker.sh status             print "status N" if the command has ended with N
-#   tpu_worker.sh keep               copy the log into the LOGS of `start`
-#   tpu_worker.sh stop SECONDS       SIGTERM, wait so long for it to save and end, then SIGKILL
+#   tpu_worker.sh keep               copy the log to the LOGS of `start`
+#   tpu_worker.sh stop SECONDS       send SIGTERM, wait for SECONDS for the command to save and end, then SIGKILL
 set -euo pipefail
 cd "$(dirname "$0")/.."
 state=.launch
@@ -33,7 +33,7 @@ start() {
         return 0
     fi
     rm -f "$state/status" "$state/pid" "$state/child"
-    # The logs of earlier starts stay beside it.
+    # Keep the logs of earlier starts in the same folder.
     [ ! -s "$state/log" ] || mv "$state/log" "$state/log.$(date -u -r "$state/log" +%Y%m%dT%H%M%SZ)"
     : >"$state/log"
     echo "${kept:+$kept/$HOSTNAME-$(date -u +%Y%m%dT%H%M%SZ).log}" >"$state/kept"
@@ -42,17 +42,17 @@ start() {
         . "$state/environment"
         set +a
     fi
-    # In a session of its own; the number of that session's group is the number of its first process.
+    # Start a new session. The number of its process group is the number of its first process.
     setsid bash -c '"$@" &
         child=$!
         echo "$child" >"$0/child"
         echo "$$" >"$0/pid.new" && mv "$0/pid.new" "$0/pid"
-        # Not of this group, which has ended when nothing of the command is left.
+        # The keeper is not in this group, which ends when no process of the command is left.
         setsid bash -c "while sleep 300 && kill -0 $$; do bash launch/tpu_worker.sh keep; done" 2>/dev/null &
         keeper=$!
         status=0
         wait "$child" || status=$?
-        # A command that ends at once is faster than the keeper, which is then in no group of its own yet.
+        # A command may end before the keeper has its own group.
         kill -- "-$keeper" 2>/dev/null || kill "$keeper" 2>/dev/null
         bash launch/tpu_worker.sh keep
         echo "$status" >"$0/status"' "$state" "$@" </dev/null >>"$state/log" 2>&1 &
@@ -62,7 +62,7 @@ start() {
 follow() {
     tail -n "$1" --follow=name --pid="$(cat "$state/pid")" "$state/log" 2>/dev/null |
         sed -u "s/^/[$HOSTNAME] /"
-    # Without a status, something killed the command together with the shell that writes its status.
+    # If there is no status, the command was killed together with the shell that writes its status.
     return "$(cat "$state/status" 2>/dev/null || echo 137)"
 }
 
@@ -70,7 +70,7 @@ stop() {
     local group
     running || return 0
     group=$(cat "$state/pid")
-    # The shell that waits for the command must outlive it: only the command is asked to end.
+    # Signal only the command, because the shell that waits for it must outlive it.
     kill -TERM "$(cat "$state/child")" 2>/dev/null || true
     for ((second = 0; second < $1; second++)); do
         running || return 0
@@ -95,10 +95,10 @@ action=$1
 shift
 case "$action" in
 install)
-    # TPU VMs have an older Python than this needs; uv brings one.
+    # TPU VMs have an older Python than this project needs; uv provides a newer one.
     command -v uv >/dev/null || python3 -m pip install --quiet --user uv
     if ! .venv/bin/python -c '' 2>/dev/null; then
-        # None yet, or one that was left half made.
+        # There is no .venv, or an incomplete one.
         rm -rf .venv
         uv venv --quiet --python=3.11 .venv
     fi
@@ -115,7 +115,7 @@ mount)
     fi
     ;;
 installed)
-    # Those with buckets serve also who needs none.
+    # An installation with the extra for buckets also serves a command that does not need it.
     installed=$(cat "$state/installed" 2>/dev/null || true)
     [ "$installed" = "$1" ] || [ "$installed" = "$1,gcs" ]
     ;;
