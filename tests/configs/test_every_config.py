@@ -43,7 +43,7 @@ def load(name: str, variant: str = "") -> Config:
     return parse_config(module.get_config(variant) if variant else module.get_config())
 
 
-def test_no_file_is_forgotten():
+def test_every_configuration_is_tested():
     files = {path.stem for path in CONFIGS.glob("*.py")}
     # These have tests of their own.
     others = {"tiny_corpora", "bigs", "bigs_longer_rows", "finetune_phonebook", "finetune_glue"}
@@ -51,7 +51,7 @@ def test_no_file_is_forgotten():
     assert files == {*VARIANTS, *FINE_TUNING, *others}
 
 
-def test_the_corpora_are_there():
+def test_tiny_corpora_has_its_corpora():
     config = load("tiny_corpora")
     assert configured_mixture(config).arms
     sources = [open_source(corpus.source, "text") for corpus in corpora_of(config.data).values()]

@@ -17,7 +17,7 @@ from tests.tasks.glue_folders import labels_of, write_glue
 
 
 @pytest.mark.parametrize("dataset", GLUE_DATASETS)
-def test_what_is_measured_is_what_is_taught(dataset):
+def test_the_measured_task_is_the_trained_task(dataset):
     config = load("finetune_glue", f"tiny,{dataset}")
     (stage,) = read_stages(config)
     assert isinstance(stage.task, Glue) and stage.task.dataset == dataset

@@ -30,7 +30,7 @@ GRID = {
 @pytest.mark.parametrize("size", POSITIONS)
 @pytest.mark.parametrize("dataset", GRID)
 @pytest.mark.parametrize("name", encoder_names())
-def test_what_is_measured_is_what_is_taught(size, dataset, name):
+def test_the_measured_task_is_the_trained_task(size, dataset, name):
     config = load("finetune_reading", f"{size},{dataset},{name}")
     (stage,) = read_stages(config)
     rate, rows, epochs = GRID[dataset]

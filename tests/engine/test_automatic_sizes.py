@@ -74,7 +74,7 @@ def test_a_larger_vocabulary_counts():
     assert choose_parameters(replace(LARGE, data=replace(LARGE.data, vocab_size=64_000))) > rows
 
 
-def test_the_choice_is_made_of_what_devices_tell():
+def test_the_choice_uses_the_properties_of_devices():
     devices = devices_of("v5e-256") + [FakeDevice("tpu", "TPU v5 lite", 1)] * 256
     assert describe_machine(devices) == Machine("tpu", "TPU v5 lite", 512, 2)
 
@@ -112,7 +112,7 @@ def test_a_requested_mesh_is_used(mesh, sizes):
     assert tuple(found.mesh_sizes.values()) == sizes
 
 
-def test_data_that_is_a_number_leaves_nothing_to_the_program():
+def test_a_numeric_data_size_is_used():
     with pytest.raises(ConfigError) as error:
         fill_in_sizes(replace(LARGE, mesh=MeshConfig(data=64)), 0, devices_of("v5e-256"))
     assert str(error.value) == (
@@ -157,7 +157,7 @@ def test_the_fewest_parts_of_few_tokens(config, row_shards, kind, parts):
     assert choose_accumulation_steps(config, row_shards, on(kind, 8)).size == parts
 
 
-def test_parts_are_filled_in_only_where_they_are_left_to_the_program():
+def test_only_automatic_parts_are_filled_in():
     devices = devices_of("H100x8")
     for asked, parts in ((0, 2), (1, 1), (64, 64)):
         assert fill_in_sizes(with_parts(LARGE, asked), 0, devices).config.train.accumulation_steps == parts
@@ -167,7 +167,7 @@ def test_parts_are_filled_in_only_where_they_are_left_to_the_program():
     assert (again.config, again.explanation) == (filled, "")
 
 
-def test_the_rules_are_told_in_one_line():
+def test_the_rules_are_printed_in_one_line():
     parameters = choose_parameters(LARGE)
     gib = 16 * parameters / 4 / 2**30
     assert explain(with_parts(LARGE, 0), devices_of("v5e-256")) == (
@@ -184,7 +184,7 @@ def test_the_rules_are_told_in_one_line():
     )
 
 
-def test_a_kind_that_is_not_listed_and_a_model_that_is_too_large_are_told():
+def test_an_unlisted_kind_and_a_too_large_model_are_reported():
     line = explain(LARGE, [FakeDevice("gpu", "NVIDIA Unheard Of", 0)] * 2)
     assert line.startswith("mesh data=1, fsdp=2 of 2 x NVIDIA Unheard Of, ")
     assert "15.75 GiB (assumed: this kind of device is not listed): they take 10.5" in line

@@ -74,7 +74,7 @@ def test_callbacks_that_find_their_loop_closed(monkeypatch):
     assert seen == [of_ours, other]
 
 
-def test_threads_that_go_on_after_a_failure_are_not_heard_either():
+def test_output_of_threads_after_a_failure_is_suppressed():
     with pytest.raises(KeyError), silence_repeated_errors():
         raise KeyError
     assert not passes("absl", ORBAX, "thread raised an exception", error=OSError())

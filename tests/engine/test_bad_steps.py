@@ -183,7 +183,7 @@ def test_killed_on_either_side_of_it_a_run_ends_as_undisturbed(poisoned, tmp_pat
     assert metrics(tmp_path / "run") == metrics(poisoned), "also of the lines that it was killed between"
 
 
-def test_a_checkpoint_of_before_goes_past_it(poisoned, tmp_path, mesh, caplog):
+def test_a_checkpoint_without_bad_steps_resumes(poisoned, tmp_path, mesh, caplog):
     """One that knows nothing of bad steps: the window starts anew."""
     step = make_step(
         lambda key: {"w": jax.random.normal(key, (3,))},

@@ -72,7 +72,7 @@ def test_what_a_branch_changes_is_printed_and_done(trunk, tmp_path):
         (("--config.data.vocab_size=310",), 12, "was trained on other data"),
     ],
 )
-def test_a_branch_that_cannot_be_is_refused(trunk, tmp_path, overrides, step, said):
+def test_an_invalid_branch_is_refused(trunk, tmp_path, overrides, step, said):
     status, output = branch(trunk, tmp_path / "run", *overrides, step=step)
     assert status == 2, output
     assert said in output

@@ -130,7 +130,7 @@ def check_same_end(url, workdir, folder):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_failures_that_pass_change_nothing(store, undisturbed, url, tmp_path):
+def test_temporary_failures_change_nothing(store, undisturbed, url, tmp_path):
     """Bursts of them, from the first request to the last."""
     proxy = store.proxy
     before = len(proxy.requests)
@@ -155,7 +155,7 @@ def test_failures_that_pass_change_nothing(store, undisturbed, url, tmp_path):
     check_same_end(url, undisturbed, tmp_path)
 
 
-def test_outages_lose_nothing_that_is_saved(store, undisturbed, url, tmp_path):
+def test_outages_lose_no_saved_step(store, undisturbed, url, tmp_path):
     """One start of a run after another, each ended by something else; the last one is left alone."""
     workdir = Workdir(url)
     line = store.fails(url, ("refuse_from", "GET", "text/manifest.json"))

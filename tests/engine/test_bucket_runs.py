@@ -192,7 +192,7 @@ def test_a_trace_is_brought_to_the_bucket(workdir):
         ("gs://", "allowed: gs://BUCKET/"),
     ],
 )
-def test_what_cannot_be_a_workdir_is_refused_in_one_line(tmp_path, url, said):
+def test_an_invalid_workdir_is_refused_in_one_line(tmp_path, url, said):
     with (
         parsed("train", train_command(url, tmp_path)[3:], whole=True) as verb,
         pytest.raises(ConfigError, match=f"^.*{re.escape(said)}.*$"),

@@ -292,7 +292,7 @@ def test_host_and_devices_agree_on_a_checksum(dtype):
     assert named_checksums(named) == named_checksums_of_host(on_host)
 
 
-def test_every_bit_of_the_description_is_vouched_for(checkpoints):
+def test_every_changed_bit_of_the_description_is_detected(checkpoints):
     for step in (1, 2):
         save(checkpoints, make_state(step=step), step)
     path = checkpoints.directory / "00000002" / "meta" / "metadata"
@@ -375,7 +375,7 @@ def test_a_failing_store_is_reported_even_if_it_cannot_be_listed(checkpoints, mo
         checkpoints.save(make_state(), POSITION, 4)
 
 
-def test_what_has_not_arrived_in_a_bucket_is_the_stores_fault(checkpoints, monkeypatch):
+def test_a_missing_object_is_a_failure_of_the_store(checkpoints, monkeypatch):
     """A bucket has no folders: orbax misses an object, and says that its path is no folder."""
 
     def fail(*_, **__):

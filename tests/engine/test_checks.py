@@ -333,7 +333,7 @@ def test_fewer_steps_than_have_been_done_are_refused(tmp_path):
     # Not that of an object, which differs from process to process.
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_step_cannot_be_made_of_everything(tmp_path, changed, said):
+def test_invalid_arguments_of_make_step_are_named(tmp_path, changed, said):
     given = {"init_params": init_params, "loss": LOSS, "optimizer": optax.sgd(0.1), "mesh": mesh_of()}
     with pytest.raises(ConfigError) as error:
         run(tmp_path, step=untyped_step(**given | changed), log_every_steps=1)

@@ -20,7 +20,7 @@ def log_steps(tmp_path, *steps):
     file.close()
 
 
-def test_file_takes_back_what_is_run_again(tmp_path, caplog):
+def test_lines_of_repeated_steps_are_removed(tmp_path, caplog):
     (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
     log_steps(tmp_path, 0, 2, 4, 6)
     with (tmp_path / "metrics.jsonl").open("a") as damaged:
@@ -46,7 +46,7 @@ def test_file_takes_back_what_is_run_again(tmp_path, caplog):
     ],
     ids=lambda garbage: garbage[:20],
 )
-def test_damage_in_the_middle_costs_its_line_alone(tmp_path, garbage, caplog):
+def test_a_damaged_line_loses_only_that_line(tmp_path, garbage, caplog):
     log_steps(tmp_path, 2, 4, 6, 8)
     path = tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -105,7 +105,7 @@ def test_events_are_what_tensorboard_reads(tmp_path):
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("name", ["arm/a/validation_loss", "task/phonebook/exact_match"])
-def test_what_a_hook_measures_once_more_is_taken_back(tmp_path, again, name):
+def test_repeated_measurements_of_a_hook_are_removed(tmp_path, again, name):
     file = MetricsFile(Workdir(tmp_path), 0)
     file.write(4, {"loss": 1.0, **CLOCK})
     file.write(4, {name: 2.0})

@@ -33,7 +33,7 @@ def arguments(address, count, number):
     return own | {"local_device_ids": None, "cluster_detection_method": "deactivate"}
 
 
-def test_alone_when_nothing_says_otherwise():
+def test_a_process_is_alone_by_default():
     assert find(HOME="/root", SLURM_JOB_ID="3", JOB_COMPLETION_INDEX="1") is None
 
 
@@ -63,7 +63,7 @@ def test_flags_come_first(address):
         (("host:1", 2, -1), "--process_id: found -1; allowed: 0 to 1, as --num_processes is 2"),
     ],
 )
-def test_flags_that_do_not_go_together(flags, message):
+def test_inconsistent_flags_are_refused(flags, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         find(*flags, tpu=True, **SLURM)
 
@@ -77,7 +77,7 @@ def test_kubernetes():
     assert other.arguments == expected | {"process_id": 2}
 
 
-def test_environment_that_does_not_go_together():
+def test_inconsistent_environment_variables_are_refused():
     missing = r"^JAX_PROCESS_ID or JOB_COMPLETION_INDEX: not given; found JAX_COORD"
     with pytest.raises(ConfigError, match=missing):
         find(**JOBSET)

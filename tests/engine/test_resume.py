@@ -73,7 +73,7 @@ def newest_line(workdir):
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_goes_on(uninterrupted, tmp_path):
+def test_sigterm_saves_and_the_run_resumes(uninterrupted, tmp_path):
     expected, corpus = uninterrupted
     command = train_command(tmp_path / "run", corpus, "--config.checkpoint.every_steps=1000")
     process = start(command)

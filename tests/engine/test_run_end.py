@@ -75,7 +75,7 @@ def test_the_end_moves_until_the_decay_begins():
         ),
     ],
 )
-def test_a_decay_that_cannot_be_is_refused(given, named):
+def test_an_invalid_decay_is_refused(given, named):
     config = get_config()
     config.optimizer.update(given)
     with pytest.raises(ConfigError, match=f"config.{named}"):

@@ -33,7 +33,7 @@ def test_summary_is_one_step_late():
     assert summary["tokens_seen"] == 124
 
 
-def test_a_loss_that_the_step_gives_stands_for_the_mean():
+def test_a_loss_of_the_step_replaces_the_mean():
     log = StepLog(lambda totals: {"loss": float(totals.sums["error"]) / totals.tokens}, 1)
     log.add(1, step_metrics(error=3.0), 0.0)
     assert log.flush()["loss"] == pytest.approx(0.5)

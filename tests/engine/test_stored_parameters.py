@@ -110,7 +110,7 @@ def test_a_tokenizer_that_does_not_fit_the_weights(workdir):
     )
 
 
-def test_what_is_not_there(workdir):
+def test_a_missing_checkpoint_is_named(workdir):
     with pytest.raises(ConfigError) as error:
         model_of_workdir(workdir)
     assert str(error.value) == f"{workdir}/config.json: not found; allowed: the workdir of a run"

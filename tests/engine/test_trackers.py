@@ -104,7 +104,7 @@ def test_a_hanging_tracker_delays_nothing(tmp_path, recorded, waits_at, caplog, 
     assert len(warnings) == (1 if waits_at == "finish" else 2)
 
 
-def test_a_run_that_fails_says_so(tmp_path, recorded):
+def test_a_failed_run_is_reported_to_the_tracker(tmp_path, recorded):
     calls = recorded("recorder")
     with pytest.raises(ZeroDivisionError), sending(["recorder"], Workdir(tmp_path), CONFIG):
         raise ZeroDivisionError

@@ -196,7 +196,7 @@ def test_an_environment_that_does_not_work_is_made_anew(clone, fault):
     assert clone.run() == (0, "", "")
 
 
-def test_a_making_that_fails_leaves_nothing_and_says_what_to_install(clone):
+def test_a_failed_creation_leaves_nothing_and_names_the_packages(clone):
     line = clone.refusal(FAKE_VENV="fails")
     assert "python3 cannot make .venv (ensurepip is not available)" in line
     assert "apt install python3-venv" in line
@@ -238,7 +238,7 @@ def test_an_installation_that_pip_gives_up_is_tried_again_in_the_same_environmen
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "dangling link", "link to a folder", "made by uv"])
-def test_what_is_not_its_own_is_refused_and_kept(clone, kind):
+def test_a_foreign_folder_is_refused_and_kept(clone, kind):
     elsewhere = clone.folder / "elsewhere"
     mine = clone.venv / "mine"
     if kind == "folder":
@@ -342,7 +342,7 @@ def test_a_fetch_that_fails_leaves_no_folder(clone, how):
     assert Path(stdout.splitlines()[-1]).is_dir()
 
 
-def test_what_a_killed_fetch_has_left_goes_away(clone):
+def test_parts_of_a_killed_fetch_are_removed(clone):
     assert clone.run(FETCH)[0] == 0
     cache = clone.home / ".cache/birdie_jax"
     (whole,) = (path for path in cache.iterdir() if path.is_dir())
@@ -353,7 +353,7 @@ def test_what_a_killed_fetch_has_left_goes_away(clone):
 
 
 @pytest.mark.parametrize("ignored", ["", "relative/cache"])
-def test_a_cache_that_is_no_absolute_path_counts_as_not_set(clone, ignored):
+def test_a_relative_cache_path_counts_as_unset(clone, ignored):
     status, stdout, _ = clone.run(FETCH, XDG_CACHE_HOME=ignored)
     assert status == 0
     assert stdout.splitlines()[-1].startswith(f"{clone.home}/.cache/birdie_jax/oracles-")

@@ -125,7 +125,7 @@ def test_all_end_well(start, tmp_path):
     assert first == second and re.fullmatch(r"127\.0\.0\.1:[0-9]+", first)
 
 
-def test_one_killed_ends_the_others_and_all_start_again(start, tmp_path):
+def test_a_killed_process_ends_the_others_and_all_restart(start, tmp_path):
     begin = time.monotonic()
     process = start("killed", "--grace_seconds=20")
     output = process.communicate(timeout=30)[0]
@@ -184,7 +184,7 @@ def test_signal_is_passed_on_once_to_all(start, tmp_path, sent, arrives):
     assert "starting again" not in output
 
 
-def test_second_signal_kills(start, tmp_path):
+def test_a_second_signal_kills_the_processes(start, tmp_path):
     process = start("wait stubborn")
     _read_until_ready(process)
     process.send_signal(signal.SIGTERM)

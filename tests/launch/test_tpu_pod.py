@@ -54,7 +54,7 @@ def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
     ]
 
 
-def test_create_asks_for_what_was_asked(stand_ins, launch, run_name):
+def test_create_requests_the_configured_slices(stand_ins, launch, run_name):
     stand_ins.rules([("describe", [[0, "WAITING_FOR_RESOURCES", ""], [0, "PROVISIONING", ""], ACTIVE])])
     done = launch("tpu_pod", *options(run_name, "create", "--slices=3", "--valid_until_duration=6h"))
     assert done.returncode == 0
@@ -108,7 +108,7 @@ def test_preemptions_are_followed_up_to_the_limit(stand_ins, launch, run_name):
         ([NOT_FOUND, ACTIVE, SUSPENDED, SUSPENDED, ACTIVE], [LOST, OK], "SUSPENDED"),
     ],
 )
-def test_taken_away_before_the_run(stand_ins, launch, run_name, *, looks, installed, state):
+def test_preemption_before_the_run_is_named(stand_ins, launch, run_name, *, looks, installed, state):
     stand_ins.rules([("describe", looks), ("worker.sh install", installed)])
     done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
     assert done.returncode == 0, done.stderr
@@ -217,9 +217,7 @@ def test_train_resumes_with_existing_slices(stand_ins, launch, run_name):
         ),
     ],
 )
-def test_what_stops_a_run_before_anything_is_created(
-    stand_ins, launch, run_name, *, rule, status, message, asked
-):
+def test_refused_run_creates_nothing(stand_ins, launch, run_name, *, rule, status, message, asked):
     stand_ins.rules([rule])
     done = launch("tpu_pod", *options(run_name), "--", *COMMAND, "--config=configs/own.py:hawk")
     assert done.returncode == status

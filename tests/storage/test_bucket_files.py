@@ -57,7 +57,7 @@ def of_another_process(bucket, method: str, name: str, body: str | None = None) 
     return bucket.server.request(method, address, body)[0]
 
 
-def test_written_whole_and_replaced(bucket, tmp_path, monkeypatch):
+def test_write_replaces_the_whole_object(bucket, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = bucket.root / "a/b.json"
     for contents in (b"old and long", b"new", b"", bytes(range(256)) * 4000):
@@ -86,7 +86,7 @@ def test_what_was_there_stays_when_a_write_fails(bucket, hasty):
     assert read_bytes(path) == b"old"
 
 
-def test_of_several_that_create_one_succeeds(bucket):
+def test_only_one_of_several_creations_succeeds(bucket):
     path, won = bucket.root / "claim", []
 
     def create(number: int) -> None:
@@ -112,7 +112,7 @@ def test_creating_is_known_also_when_the_answer_was_lost(bucket, fault):
     assert replace_at(bucket.root / "claim", before, b"again") is None
 
 
-def test_listings_see_what_another_process_does(bucket):
+def test_listings_show_changes_of_another_process(bucket):
     assert (list_names(bucket.root), list_files(bucket.root), exists(bucket.root)) == ([], {}, False)
     of_another_process(bucket, "POST", "a/x", "xyz")
     assert (list_names(bucket.root), list_files(bucket.root)) == (["a"], {"a/x": 3})
@@ -128,7 +128,7 @@ def test_listings_see_what_another_process_does(bucket):
     assert not (bucket.root / "a").exists()
 
 
-def test_only_what_is_below_a_folder_is_listed(bucket):
+def test_only_files_below_a_folder_are_listed(bucket):
     for name in ("a", "a/x", "a/y/z", "ab", "a.b/x"):
         write_whole(bucket.root / name, b"1")
     # An object by the name of the folder, as some tools make.
@@ -140,7 +140,7 @@ def test_only_what_is_below_a_folder_is_listed(bucket):
 
 
 @pytest.mark.slow
-def test_long_listings_are_whole(bucket):
+def test_long_listings_are_complete(bucket):
     """They come in pages."""
     names = [f"{number:04}" for number in range(1003)]
     for name in names:
@@ -178,7 +178,7 @@ def test_names_of_any_characters(bucket, name):
         *((operation, "") for operation in (exists, list_names, list_files)),
     ],
 )
-def test_bucket_that_is_not_there_is_named(bucket, operation, name):
+def test_a_missing_bucket_is_named(bucket, operation, name):
     """It is neither empty nor without the object."""
     path = make_path(f"gs://no-such-bucket-{secrets.token_hex(4)}{name}")
     message = r"cannot be [a-z ]+: there is no bucket no-such-bucket-\w{8}: 'gs://"
@@ -215,7 +215,7 @@ def cause(proxy, fault, times=None):
 
 @each_operation
 @each_fault
-def test_failure_that_passes_is_not_noticed(bucket, hasty, operation, fault):
+def test_a_temporary_failure_is_retried(bucket, hasty, operation, fault):
     write_whole(bucket.root / "a", b"x")
     expected = operation(bucket.root / "a") if operation is not remove else None
     cause(bucket.proxy, fault, times=TRIES - 1)
@@ -225,7 +225,7 @@ def test_failure_that_passes_is_not_noticed(bucket, hasty, operation, fault):
 
 @each_operation
 @each_fault
-def test_failure_for_ever_is_one_error_in_time(bucket, hasty, operation, fault):
+def test_a_permanent_failure_raises_one_error_in_time(bucket, hasty, operation, fault):
     cause(bucket.proxy, fault)
     with pytest.raises(StoreError) as raised:
         operation(bucket.root / "a")
@@ -290,7 +290,7 @@ def test_files_are_copied_there_and_back(bucket, tmp_path, hasty, size):
         assert file.read(2) + file.read() == contents
 
 
-def test_file_that_cannot_be_copied_is_named(bucket, tmp_path, hasty):
+def test_a_failed_copy_names_the_file(bucket, tmp_path, hasty):
     (tmp_path / "here").write_bytes(b"x")
     bucket.proxy.answer(403)
     with pytest.raises(StoreError, match=r"written: no permission: .*gs://"):
@@ -304,7 +304,7 @@ def test_file_that_cannot_be_copied_is_named(bucket, tmp_path, hasty):
         file.read()
 
 
-def test_folder_that_is_moved_loses_its_mark_first_and_gets_it_last(bucket):
+def test_move_removes_the_mark_first_and_writes_it_last(bucket):
     source, target = bucket.root / "step", bucket.root / "damaged/step"
     for name in ("b", "mark", "c/d"):
         write_whole(source / name, name.encode())

@@ -41,11 +41,11 @@ def test_a_failed_write_leaves_no_part(tmp_path):
     ("number", "full"),
     [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EFBIG, True), (errno.EIO, False)],
 )
-def test_lack_of_room_is_known_by_the_text_of_a_library(number, full):
+def test_is_full_reads_the_message_of_a_library(number, full):
     assert is_full(RuntimeError(f"INTERNAL: {os.strerror(number)} while writing")) == full
 
 
-def test_what_may_never_end_is_not_read(tmp_path):
+def test_endless_files_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     pipes = dict.fromkeys((tmp_path / "pipe", tmp_path / "link"), "named pipe")

@@ -35,7 +35,7 @@ def test_buckets_and_names_of_the_file_system(name):
         *("gs://My Bucket/x", "gs://bucket\n/x", "://", "gs://b\u00fccket/x", "gs:// bucket/x"),
     ],
 )
-def test_url_that_cannot_be_used(name):
+def test_an_invalid_url_is_refused(name):
     with pytest.raises(ConfigError) as raised:
         make_path(name)
     (line,) = str(raised.value).splitlines()
@@ -110,11 +110,11 @@ def test_secrets_are_not_shown(text):
 @pytest.mark.parametrize(
     "text", ["gs://bucket/key=5/tokenizer.model", "tokenizer: cannot be read", "a@b", "monkey=3, tokens: 7"]
 )
-def test_what_is_no_secret_is_shown(text):
+def test_text_without_secrets_is_shown(text):
     assert without_secrets(text) == text
 
 
-def test_token_of_the_environment_is_in_no_message(bucket, hasty, monkeypatch):
+def test_no_message_contains_the_token_of_the_environment(bucket, hasty, monkeypatch):
     """Whatever the server does with it."""
     monkeypatch.setattr(file_system(bucket.root).credentials, "apply", lambda out: out.update(_BEARER))
     for status in (400, 401, 403, 404, 412, 429, 500, 503):
@@ -141,7 +141,7 @@ _BEARER = {"Authorization": f"Bearer {SECRET}"}
     ],
     ids=range(6),
 )
-def test_what_a_store_says_is_one_line(error, words):
+def test_a_message_of_a_store_is_one_line(error, words):
     with pytest.raises(StoreError) as raised, store_errors("gs://b/x", "read"):
         raise error
     (line,) = str(raised.value).splitlines()

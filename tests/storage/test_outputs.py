@@ -46,7 +46,7 @@ def refusal(here, outputs, inputs=()):
 
 @pytest.mark.parametrize("name", ["text.jsonl", "./data/../text.jsonl", "link.jsonl", "hard.jsonl", "{}"])
 @pytest.mark.parametrize("read", ["text.jsonl", "link.jsonl", "*.jsonl", "../*/text.jsonl"])
-def test_what_is_read_is_not_overwritten(here, name, read):
+def test_an_input_is_not_overwritten(here, name, read):
     name = name.format(here / "text.jsonl")
     for kind in ("file", "lines"):
         said = refusal(here, [Output("--answers", name, kind)], [Input("--prompt_file", read)])
@@ -121,7 +121,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("output", "said"), REFUSED)
-def test_what_cannot_be_written_is_refused_and_nothing_left(here, output, said):
+def test_an_unwritable_output_is_refused_and_leaves_nothing(here, output, said):
     os.mkfifo("pipe")
     Path("dangling").symlink_to("nowhere")
     before = contents_without_pipe(here)
@@ -140,7 +140,7 @@ def test_a_folder_in_the_place_of_a_file_below_is_named(here):
     assert said == "--output=out/table.txt: found a folder; allowed: a file"
 
 
-def test_what_may_not_be_written_is_refused(unprivileged_folder):
+def test_an_output_without_permission_is_refused(unprivileged_folder):
     data, text = unprivileged_folder / "data", unprivileged_folder / "text.jsonl"
     data.mkdir()
     text.write_text("")
@@ -151,7 +151,7 @@ def test_what_may_not_be_written_is_refused(unprivileged_folder):
         assert "cannot be written: Permission denied" in said
 
 
-def test_what_can_be_written_is_left_as_it_is(here):
+def test_check_outputs_changes_no_file(here):
     Path("b.partial").write_text("of a run that was killed")
     before = contents(here)
     check_outputs(

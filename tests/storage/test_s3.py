@@ -50,7 +50,7 @@ def test_a_proof_that_an_object_can_be_written_changes_nothing(s3_url):
     assert not found.get("Uploads")
 
 
-def test_what_is_there_and_what_is_not(s3_url):
+def test_exists_returns_whether_an_object_exists(s3_url):
     for name in ("file", "file-2", "folder/x", "other-2", "other/x"):
         write_whole(f"{s3_url}/{name}", b"1")
     there = {"file": True, "folder": True, "folder/x": True, "other": True, "none": False, "file-": False}
@@ -65,7 +65,7 @@ def test_what_is_there_and_what_is_not(s3_url):
         read_bytes(f"{s3_url}/file")
 
 
-def test_listings_see_what_another_process_does(s3_url):
+def test_listings_show_changes_of_another_process(s3_url):
     assert list_names(s3_url) == []
     program = (
         "import sys; from birdie_jax.storage import remove, write_whole\n"
@@ -79,7 +79,7 @@ def test_listings_see_what_another_process_does(s3_url):
 @pytest.mark.parametrize(
     "operation", [read_bytes, exists, list_names, list_files, lambda p: write_whole(p, b"")]
 )
-def test_bucket_that_is_not_there_is_named(s3_server, operation):
+def test_a_missing_bucket_is_named(s3_server, operation):
     with pytest.raises(StoreError, match="there is no bucket no-such-bucket-1: 's3://no-such-bucket-1/a'"):
         operation("s3://no-such-bucket-1/a")
 

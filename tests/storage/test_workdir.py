@@ -25,7 +25,7 @@ def change(folder, edit):
     path.write_text(json.dumps(config))
 
 
-def test_claims_a_new_folder_and_knows_it_again(tmp_path):
+def test_claim_accepts_the_same_configuration_again(tmp_path):
     claim(tmp_path / "deep" / "run")
     # What does not change the run may differ.
     claim(tmp_path / "deep" / "run", Config(checkpoint=CheckpointConfig(every_steps=7)))
@@ -46,7 +46,7 @@ def test_refuses_another_configuration_and_names_every_field(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
 
 
-def test_a_run_that_has_not_begun_makes_way_for_another(tmp_path, caplog):
+def test_a_run_that_has_not_begun_is_replaced(tmp_path, caplog):
     claim(tmp_path)
     workdir = Workdir(tmp_path)
     left = (workdir.tokenizer, workdir.text, workdir.arms)
@@ -164,7 +164,7 @@ def test_checkpoints_without_their_configuration_are_of_no_configuration(tmp_pat
     assert not (tmp_path / "config.json").exists()
 
 
-def test_a_run_keeps_to_its_text(tmp_path):
+def test_a_run_refuses_other_text(tmp_path):
     workdir = Workdir(tmp_path)
     workdir.keep_text("ab12", "/data/one")
     workdir.keep_text("ab12", "/moved/to")
@@ -173,7 +173,7 @@ def test_a_run_keeps_to_its_text(tmp_path):
     assert json.loads((tmp_path / "text.json").read_text()) == {"sha256": "ab12", "place": "/data/one"}
 
 
-def test_which_text_checkpoints_have_is_for_them_to_say(tmp_path):
+def test_text_is_not_recorded_beside_checkpoints(tmp_path):
     (tmp_path / "checkpoints" / "00000004").mkdir(parents=True)
     Workdir(tmp_path).keep_text("ab12", "/data/one")
     assert not (tmp_path / "text.json").exists()
@@ -189,7 +189,7 @@ def dangle(path):
 
 @pytest.mark.parametrize("kind", ["file", "folder", "pipe", "dangling link"])
 @pytest.mark.parametrize("name", PLACES)
-def test_what_is_no_file_or_no_folder_where_one_has_to_be_is_named(tmp_path, name, kind):
+def test_a_file_in_place_of_a_folder_is_named(tmp_path, name, kind):
     path = tmp_path / getattr(Workdir(tmp_path), name).name
     wanted = "folder" if name in FOLDERS else "file"
     make = {"file": Path.touch, "folder": Path.mkdir, "pipe": os.mkfifo, "dangling link": dangle}
