@@ -1,4 +1,4 @@
-"""GLUE is learned as in the paper, but for the learning rate, by every model of the preset."""
+"""GLUE is trained as in the paper, except for the learning rate, with every model of the preset."""
 
 import dataclasses
 

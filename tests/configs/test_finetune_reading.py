@@ -1,4 +1,4 @@
-"""SQuAD, QuALITY and ContractNLI are learned as in the paper, by every model of the presets."""
+"""SQuAD, QuALITY and ContractNLI are trained as in the paper, with every model of the presets."""
 
 import dataclasses
 import json

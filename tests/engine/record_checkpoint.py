@@ -1,7 +1,7 @@
-"""Record a checkpoint of the present format: `python -m tests.engine.record_checkpoint`.
+"""Record a checkpoint of the current format: `python -m tests.engine.record_checkpoint`.
 
-A recorded checkpoint is never recorded again: each has to restore for ever. Record one when the format's
-version goes up.
+Never record a checkpoint again: each must restore forever. Record a new one when the format's version
+increases.
 """
 
 import shutil

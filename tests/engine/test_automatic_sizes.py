@@ -1,4 +1,4 @@
-"""Sizes that are left to the program: functions of the configuration and of what the machine is."""
+"""Automatic sizes depend only on the configuration and the machine."""
 
 from dataclasses import replace
 from itertools import product

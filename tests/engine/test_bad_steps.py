@@ -1,4 +1,4 @@
-"""A step whose loss or gradient cannot be used changes nothing, is counted and named, and ends no run."""
+"""A bad step changes nothing, is counted and named, and does not end the run."""
 
 import re
 
@@ -184,7 +184,7 @@ def test_killed_on_either_side_of_it_a_run_ends_as_undisturbed(poisoned, tmp_pat
 
 
 def test_a_checkpoint_without_bad_steps_resumes(poisoned, tmp_path, mesh, caplog):
-    """One that knows nothing of bad steps: the window starts anew."""
+    """The checkpoint has no section of bad steps, so the window starts empty."""
     step = make_step(
         lambda key: {"w": jax.random.normal(key, (3,))},
         LossFunction(squared_error, rows, rows),

@@ -1,4 +1,4 @@
-"""A run branches off another one with all that it has learned, and changes what it is asked to change."""
+"""A branch continues from another run's checkpoint, and changes only the configured fields."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Whole runs in a bucket of a failing store: one line of error, no loss of saved steps, the same end."""
+"""Runs in a bucket of a failing store print one line of error, lose no saved step, and end the same."""
 
 import re
 import secrets
@@ -156,7 +156,7 @@ def test_temporary_failures_change_nothing(store, undisturbed, url, tmp_path):
 
 
 def test_outages_lose_no_saved_step(store, undisturbed, url, tmp_path):
-    """One start of a run after another, each ended by something else; the last one is left alone."""
+    """Each start of the run is ended by another failure, except the last one."""
     workdir = Workdir(url)
     line = store.fails(url, ("refuse_from", "GET", "text/manifest.json"))
     assert re.match(f"birdie_jax.train: {store.text}/manifest.json: cannot be read: .*Cannot connect", line)
@@ -238,7 +238,7 @@ def test_one_of_two_simultaneous_starts_trains(store, url, lost):
 
 
 def test_what_another_process_saves_and_deletes_is_seen(store, url):
-    """fsspec would remember what it has listed."""
+    """fsspec's cache of listings would hide these changes."""
     workdir = Workdir(url)
     mark = f"{url}/checkpoints/00000004/commit_success.txt".partition("://")[2].partition("/")[2]
     assert (workdir.saved_steps(), workdir.last_good()) == ([], "none")

@@ -1,4 +1,4 @@
-"""Checkpoints hold everything by name, notice every changed bit, never hold NaN, and outlast changes."""
+"""Checkpoints save arrays by name, detect every changed bit, refuse NaN, and restore in later versions."""
 
 import errno
 import itertools

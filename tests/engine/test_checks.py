@@ -1,4 +1,4 @@
-"""What a program may not give to the engine: refused by its name, before a step is done or at the first."""
+"""The engine refuses invalid arguments by name, before or at the first step."""
 
 import inspect
 
@@ -47,7 +47,7 @@ LOSS = LossFunction(squared_error, count, count)
 
 
 class Keeps:
-    """A hook that keeps an error, and returns what its attribute says."""
+    """A hook that keeps an error, and returns the result of its attribute."""
 
     def __init__(self, name="keeps", change=None):
         self.name, self.change = name, change

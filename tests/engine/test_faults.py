@@ -1,4 +1,4 @@
-"""Divergence, a full disk and wrong input end a run with a clear word, and lose nothing."""
+"""Divergence, a full disk and wrong input end a run with a clear message, and lose nothing."""
 
 import re
 import shutil

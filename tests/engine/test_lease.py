@@ -1,4 +1,4 @@
-"""One trainer at a time; what a dead one left behind is taken over."""
+"""Only one trainer holds a workdir at a time; the next trainer takes over the lease of a dead one."""
 
 import json
 import os
@@ -154,7 +154,7 @@ def test_a_lease_that_cannot_be_read_is_an_error(tmp_path):
 
 
 def test_one_of_two_that_take_over_a_lease_trains(workdir, kind, monkeypatch):
-    """What each of the two has read is the dead holder's lease."""
+    """Both have read the dead holder's lease."""
     leave_behind(workdir, process=2**22 + 1, started="1")
     dead = kind(workdir.lease).read()
     with Lease(workdir):

@@ -1,4 +1,4 @@
-"""What docs/library.md shows trains, and is resumed bit for bit; the code is the page's own."""
+"""The code of docs/library.md trains, and resumes bit for bit."""
 
 import re
 

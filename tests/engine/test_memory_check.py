@@ -1,4 +1,4 @@
-"""What certainly does not fit is refused with both numbers; what may fit is not."""
+"""A run that certainly does not fit into memory is refused with both numbers; any other run is not."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The metrics of a killed run are taken back to its checkpoint, as if it had never gone beyond."""
+"""A resumed run removes the metrics after its checkpoint."""
 
 import json
 import struct

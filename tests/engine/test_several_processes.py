@@ -1,4 +1,4 @@
-"""A run of several real processes: the same as of one, and what becomes of it when one is struck."""
+"""A run of several real processes: the same result as of one, and failures of a process."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C ask for an end; the handlers that were there come back."""
+"""SIGTERM and Ctrl-C request a stop; the previous handlers are restored."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The parameters of a checkpoint alone: whole, verified, and of the architecture that is asked for."""
+"""Parameters of a checkpoint are read alone, verified, and checked against the architecture."""
 
 import dataclasses
 import json

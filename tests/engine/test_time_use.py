@@ -1,4 +1,4 @@
-"""Where the time of a run goes: what is counted as what, and over a kill."""
+"""Each second of a run counts in one category, also over a kill."""
 
 import time
 

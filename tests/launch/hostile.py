@@ -1,4 +1,4 @@
-"""Arguments that a shell would make something else of."""
+"""Arguments that a shell would change."""
 
 HOSTILE = [
     "two words",

@@ -1,4 +1,4 @@
-"""Command lines: what is printed and what a remote shell is sent is read back as the same arguments."""
+"""Printed commands, and those for a remote shell, are read back as the same arguments."""
 
 import argparse
 import contextlib

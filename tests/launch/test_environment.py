@@ -1,4 +1,4 @@
-"""The making of .venv, and of folders beside it: what is half made, or of another machine, is made anew.
+"""Create .venv and folders next to it; recreate incomplete ones, and ones from another machine.
 
 Pythons are small scripts: nothing is installed here.
 """

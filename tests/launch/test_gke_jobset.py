@@ -1,4 +1,4 @@
-"""GKE: the JobSet is what Kubernetes reads as asked, and secrets go to kubectl's standard input alone."""
+"""GKE: Kubernetes reads the intended JobSet, and secrets are only in kubectl's standard input."""
 
 import json
 import re
@@ -161,7 +161,7 @@ def test_refused(stand_ins, launch, run_name, change, message):
     ],
 )
 def test_a_set_that_has_ended_or_changed_is_replaced(stand_ins, launch, run_name, rules, verbs):
-    """Kubernetes changes none, and starts none again; one that runs as asked is left alone."""
+    """Kubernetes does not change or restart a JobSet. A running set with the same manifest is kept."""
     stand_ins.rules(rules)
     done = launch("gke_jobset", *options(run_name), "--", *COMMAND)
     assert done.returncode == 0, done.stderr

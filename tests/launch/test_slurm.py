@@ -1,4 +1,4 @@
-"""Slurm: what sbatch is given, and what its script does on the first node of a job."""
+"""Slurm: the arguments of sbatch, and its script on the first node of a job."""
 
 import json
 import os

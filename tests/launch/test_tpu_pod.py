@@ -133,7 +133,7 @@ def test_failed_command_is_started_again_where_it_is(stand_ins, launch, run_name
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_command_that_always_fails(stand_ins, launch, run_name, keeps):
-    """Slices that nothing runs on are billed: they go, unless they are to be kept."""
+    """Idle slices are billed, so they are deleted, unless `--keep` is given."""
     stand_ins.rules(
         [("describe", [NOT_FOUND, ACTIVE]), ("follow", [[7, "", ""]]), ("worker.sh running", [FAILED])]
     )
@@ -145,7 +145,7 @@ def test_command_that_always_fails(stand_ins, launch, run_name, keeps):
 
 
 def test_a_wrong_command_is_not_started_again(stand_ins, launch, run_name):
-    """That some worker ended with 2 is asked: gcloud's own status may be another worker's."""
+    """The launcher queries the workers' status, because gcloud may return another worker's."""
     stand_ins.rules(
         [
             *(("describe", [NOT_FOUND, ACTIVE]), ("follow", [[75, "", ""]])),

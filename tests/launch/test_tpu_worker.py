@@ -1,4 +1,4 @@
-"""The script on the workers of a TPU slice: starts once, follows to the end, stops politely."""
+"""The script on the workers of a TPU slice starts once, follows to the end, and stops with time to save."""
 
 import shutil
 import signal

@@ -19,8 +19,8 @@ class Bucket(NamedTuple):
     """A bucket with its server.
 
     Attributes:
-        proxy: where its clients connect to.
-        server: the server itself, for what is not to fail.
+        proxy: the proxy that clients connect to.
+        server: the server itself, for requests that must not fail.
         root: a folder of the bucket that no other test uses.
     """
 
@@ -49,7 +49,7 @@ def bucket(proxied_server, monkeypatch, request) -> Iterator[Bucket]:
 
 @pytest.fixture
 def hasty(bucket, monkeypatch) -> list[float]:
-    """Let gcsfs wait no second, neither for an answer nor between two tries; give what it would have."""
+    """Make gcsfs retry without waiting; return the list of the pauses that it requested."""
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A file is whole or absent, and what was there stays when a write fails."""
+"""Writes are atomic, and a failed write keeps the old file."""
 
 import errno
 import json

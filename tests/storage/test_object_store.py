@@ -1,4 +1,4 @@
-"""URLs of buckets: what is taken, what is refused, which extra is missing, and what is never shown."""
+"""URLs of buckets: accepted and refused ones, missing extras, and secrets in messages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A command overwrites neither what it reads nor what a run owns, and finds first what it cannot write."""
+"""A command overwrites neither its inputs nor files of a run, and checks its outputs before it runs."""
 
 import json
 import os

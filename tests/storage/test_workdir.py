@@ -1,4 +1,4 @@
-"""A workdir belongs to one configuration, also where fields have come and gone since."""
+"""A workdir belongs to one configuration, even if fields were added or removed since."""
 
 import json
 import os
