@@ -131,7 +131,7 @@ def start(
     return Job(commands, devices, **run_options)
 
 
-def goes_on(workdir: Path, corpus: Path, processes: int, from_step: int) -> None:
+def assert_resumes(workdir: Path, corpus: Path, processes: int, from_step: int) -> None:
     job = start(workdir, corpus, processes)
     assert job.statuses() == [0] * processes, job.output
     assert f"resumes from step {from_step}," in job.output[0]
@@ -195,7 +195,7 @@ def test_sigterm_to_one_saves_the_same_step_on_all(alone, corpus, tmp_path):
     step = int(re.search(r"stopped by SIGTERM at step (\d+), saved", job.output[0]).group(1))
     assert 4 <= step < STEPS
     assert saved(tmp_path)[-1] == step
-    goes_on(tmp_path, corpus, 4, step)
+    assert_resumes(tmp_path, corpus, 4, step)
     check_same(tmp_path, alone)
 
 
@@ -209,7 +209,7 @@ def test_a_killed_process_is_named_by_the_others(alone, corpus, tmp_path):
     step = saved(tmp_path)[-1]
     assert f"Last checkpoint: step {step};" in job.output[0]
     assert "watch.py" in (tmp_path / "stacks" / "process_0.txt").read_text()
-    goes_on(tmp_path, corpus, 1, step)
+    assert_resumes(tmp_path, corpus, 1, step)
     check_same(tmp_path, alone)
 
 

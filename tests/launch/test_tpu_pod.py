@@ -197,7 +197,7 @@ def test_train_resumes_with_existing_slices(stand_ins, launch, run_name):
 
 
 @pytest.mark.parametrize(
-    ("rule", "status", "message", "asked"),
+    ("rule", "status", "message", "requests"),
     [
         (
             ("describe", [[1, "", "PERMISSION_DENIED: no"]]),
@@ -217,12 +217,12 @@ def test_train_resumes_with_existing_slices(stand_ins, launch, run_name):
         ),
     ],
 )
-def test_refused_run_creates_nothing(stand_ins, launch, run_name, *, rule, status, message, asked):
+def test_refused_run_creates_nothing(stand_ins, launch, run_name, *, rule, status, message, requests):
     stand_ins.rules([rule])
     done = launch("tpu_pod", *options(run_name), "--", *COMMAND, "--config=configs/own.py:hawk")
     assert done.returncode == status
     assert message in done.stderr
-    assert kinds(stand_ins.calls("gcloud")) == asked
+    assert kinds(stand_ins.calls("gcloud")) == requests
 
 
 @pytest.mark.parametrize(
