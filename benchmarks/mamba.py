@@ -100,10 +100,10 @@ def ours(sizes):
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
     def make_decoder(prompt):
-        # token, cache = prefill(params, jnp.asarray(prompt, jnp.int32)) Done once for all tokens, as in
-        # `generate`: within the loop, XLA copies the weights at every token. weights = params,
-        # unstack_layers(model, params, cache=None).params return partial(decoder(weights, step,
-        # sizes.decoded), token, prompt.shape[1], cache)
+        token, cache = prefill(params, jnp.asarray(prompt, jnp.int32))
+        # Once for all tokens, as in `generate`: within the loop, XLA copies the weights at every token.
+        weights = params, unstack_layers(model, params, cache=None).params
+        return partial(decoder(weights, step, sizes.decoded), token, prompt.shape[1], cache)
 
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     train = trainer(params, loss)

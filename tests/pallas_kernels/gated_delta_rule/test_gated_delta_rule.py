@@ -223,13 +223,14 @@ def test_the_gradient_keeps_only_the_arguments():
     [
         ({"v": (1, 5, 2)}, {}, r"v must be \[batch, length, heads, features\], .*; found \(1, 5, 2\)"),
         ({"k": (1, 0, 2, 3)}, {}, r"k must be \[.*\], at least 1 of each axis; found \(1, 0, 2, 3\)"),
-        ({"k": (1, 4, 2, 3)}, {}, r"k must be \(1, 5, 2, 3\); found \(1, 4, 2, 3\)"), ({"q": (1, 5, 2, 4)},
-        {}, r"q must be \(1, 5, 2, 3\); found \(1, 5, 2, 4\)"), ({"g": (1, 5, 2, 2)}, {}, r"g must be \(1,
-        5, 2, 3\); found \(1, 5, 2, 2\)"), ({"beta": (1, 5, 1)}, {}, r"beta must be \(1, 5, 2\); found \(1,
-        5, 1\)"), ({}, {"initial_state": (1, 2, 2, 3)}, r"initial_state must be \(1, 2, 3, 2\); found .*"),
-        ({}, {"resets": ((1, 4),)}, r"resets must be a tuple of 1 arrays of shape \(1, 5\); found \[\(1,
-        4\)\]"), ({"v": (1, 5, 3, 2), "g": (1, 5, 3), "beta": (1, 5, 3)}, {}, "found 3 heads for 2 groups;
-        .*"), (
+        ({"k": (1, 4, 2, 3)}, {}, r"k must be \(1, 5, 2, 3\); found \(1, 4, 2, 3\)"),
+        ({"q": (1, 5, 2, 4)}, {}, r"q must be \(1, 5, 2, 3\); found \(1, 5, 2, 4\)"),
+        ({"g": (1, 5, 2, 2)}, {}, r"g must be \(1, 5, 2, 3\); found \(1, 5, 2, 2\)"),
+        ({"beta": (1, 5, 1)}, {}, r"beta must be \(1, 5, 2\); found \(1, 5, 1\)"),
+        ({}, {"initial_state": (1, 2, 2, 3)}, r"initial_state must be \(1, 2, 3, 2\); found .*"),
+        ({}, {"resets": ((1, 4),)}, r"resets must be a tuple of 1 arrays of .* found \[\(1, 4\)\]"),
+        ({"v": (1, 5, 3, 2), "g": (1, 5, 3), "beta": (1, 5, 3)}, {}, "found 3 heads for 2 groups; .*"),
+        (
             {name: (1, 5, 3, 2) for name in "qkv"} | {"g": (1, 5, 3), "beta": (1, 5, 3)},
             {"direction": "both"},
             'found 3 heads of 3 groups for direction "both"; allowed: even numbers, or a single group',

@@ -189,19 +189,20 @@ def test_a_kernel_for_another_platform_is_refused():
 @pytest.mark.parametrize(
     ("changed", "options", "message"),
     [
-        ({"u": jnp.zeros((5, 4))}, {}, r"u must be \[batch, length, channels\]; found \(5, 4\)"), ({"u":
-        jnp.zeros((1, 0, 4))}, {}, r"found \(1, 0, 4\) for u; allowed: at least 1 of each axis"), ({"A":
-        jnp.zeros((0, 4))}, {}, r"found \(4, 0\) for A; allowed: at least 1 state"), ({"u": jnp.zeros((1, 5,
-        3))}, {}, r"A must be \(3, N\); found \(4, 3\)"), ({"dt": jnp.zeros((1, 5, 3))}, {}, r"dt must be
-        \(1, 5, 4\); found \(1, 5, 3\)"), ({"B": jnp.zeros((1, 5, 2))}, {}, r"B must be \(1, 5, 3\); found
-        \(1, 5, 2\)"), ({"C": jnp.zeros((1, 4, 3))}, {}, r"C must be \(1, 5, 3\); found \(1, 4, 3\)"),
-        ({"D": jnp.zeros(3)}, {}, r"D must be \(4,\); found \(3,\)"), ({"z": jnp.zeros((1, 5, 3))}, {}, r"z
-        must be \(1, 5, 4\); found \(1, 5, 3\)"), ({"dt_bias": jnp.zeros(3)}, {}, r"dt_bias must be \(4,\);
-        found \(3,\)"), ({"h0": jnp.zeros((1, 4, 3))}, {}, r"h0 must be \(1, 3, 4\); found \(1, 4, 3\)"),
-        ({}, {"resets": (jnp.zeros((1, 5), bool),)}, r"resets must be a tuple of 2 arrays of shape \(1, 5\);
-        found \[.*\]"), ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward',
-        'reverse', 'both'\)"), ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed:
-        None, 'xla', .*"),
+        ({"u": jnp.zeros((5, 4))}, {}, r"u must be \[batch, length, channels\]; found \(5, 4\)"),
+        ({"u": jnp.zeros((1, 0, 4))}, {}, r"found \(1, 0, 4\) for u; allowed: at least 1 of each axis"),
+        ({"A": jnp.zeros((0, 4))}, {}, r"found \(4, 0\) for A; allowed: at least 1 state"),
+        ({"u": jnp.zeros((1, 5, 3))}, {}, r"A must be \(3, N\); found \(4, 3\)"),
+        ({"dt": jnp.zeros((1, 5, 3))}, {}, r"dt must be \(1, 5, 4\); found \(1, 5, 3\)"),
+        ({"B": jnp.zeros((1, 5, 2))}, {}, r"B must be \(1, 5, 3\); found \(1, 5, 2\)"),
+        ({"C": jnp.zeros((1, 4, 3))}, {}, r"C must be \(1, 5, 3\); found \(1, 4, 3\)"),
+        ({"D": jnp.zeros(3)}, {}, r"D must be \(4,\); found \(3,\)"),
+        ({"z": jnp.zeros((1, 5, 3))}, {}, r"z must be \(1, 5, 4\); found \(1, 5, 3\)"),
+        ({"dt_bias": jnp.zeros(3)}, {}, r"dt_bias must be \(4,\); found \(3,\)"),
+        ({"h0": jnp.zeros((1, 4, 3))}, {}, r"h0 must be \(1, 3, 4\); found \(1, 4, 3\)"),
+        ({}, {"resets": (jnp.zeros((1, 5), bool),)}, r"resets must be a tuple of 2 arrays of .*"),
+        ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
+        ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla', .*"),
     ],
 )
 def test_wrong_arguments_are_refused(changed, options, message):
