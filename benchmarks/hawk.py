@@ -90,7 +90,7 @@ def ours(sizes, dtype, remat):
         logits = model.apply({"params": params}, hidden, method=LanguageModel.logits)
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
-    # Done once for all tokens, as in `generate`: within the loop, XLA copies the weights at every token.
+    # Unstack once, as `generate` does: in the loop, XLA would copy the weights for every token.
     layer_params = unstack_layers(model, params, cache=None).params
     weights = params, layer_params, [transposed_kernels(one) for one in layer_params]
     return params, loss, prefill, weights, step

@@ -101,7 +101,7 @@ def ours(sizes):
 
     def make_decoder(prompt):
         token, cache = prefill(params, jnp.asarray(prompt, jnp.int32))
-        # Once for all tokens, as in `generate`: within the loop, XLA copies the weights at every token.
+        # Unstack once, as `generate` does: in the loop, XLA would copy the weights for every token.
         weights = params, unstack_layers(model, params, cache=None).params
         return partial(decoder(weights, step, sizes.decoded), token, prompt.shape[1], cache)
 

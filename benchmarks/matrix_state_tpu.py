@@ -29,7 +29,7 @@ SHAPES = {
     "gated_delta_rule, 1.4B": ((8, 2048, 6, 256, 512), 64, True),
     "ssd, 1.4B": ((8, 2048, 64, 128, 64), 256, False),
 }
-# Multiply-adds per cycle of the matrix units of a core: four of 128 x 128, or two of 256 x 256 on v6e.
+# Multiply-adds per cycle of all matrix units of a core: four units of 128 x 128; on v6e two of 256 x 256.
 UNITS = {"v4": 4 * 128**2, "v5e": 4 * 128**2, "v5p": 4 * 128**2, "v6e": 2 * 256**2}
 
 

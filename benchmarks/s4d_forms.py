@@ -1,28 +1,29 @@
-"""The forms of S4D beside attention: what they add to a step, and their cost by length.
+"""Compare the forms of S4D with attention: their share of a train step, and their cost by length.
 
     python -m benchmarks.s4d_forms
     python -m benchmarks.s4d_forms --lengths 512 4096 --features 64 --repeats 5
     python -m benchmarks.s4d_forms --layers 0 --forward --plot forms.svg
 
-Two tables, of this machine's CPU in float32:
+The script prints two tables for the CPU of this machine, in float32:
 
-1. Rows of 128 tokens: a train step of BiGS by masked LM with the masked Toeplitz form, and the same step
-   with the layer left out (y = u), by compiled FLOPs and by time. --layers (0: no table), --width.
-2. One bidirectional layer forward and backward at several lengths, the tokens of a batch the same: the
-   masked Toeplitz form and chunks with a carried state, both with resets; the published form by FFT, which
-   has none; attention within samples. Microseconds and compiled FLOPs for each token. With --forward it is
-   a forward pass alone, as in figure 7 of "Pretraining Without Attention", and the recurrence is there too,
-   token after token, whose backward pass would keep a state for each token. --forms are those that are
-   measured, --plot draws the table.
+1. A train step on rows of 128 tokens: BiGS by masked LM with the masked Toeplitz form, and the same step
+   without the layer (y = u), in compiled FLOPs and time. --layers sets the number of layers (0: no table),
+   --width the width.
+2. One bidirectional layer, forward and backward, at several lengths with the same number of tokens in a
+batch, in microseconds and compiled FLOPs per token. The forms are the masked Toeplitz form and chunks
+with a carried state, both with resets; the published form by FFT, without resets; and attention within
+samples. --forward measures a forward pass alone, as in figure 7 of "Pretraining Without Attention", and
+adds the recurrence, token by token. The backward pass of the recurrence would keep a state for each
+token. --forms chooses the forms. --plot draws the table.
 
-For memory that is kept, as `train` does: MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TOP_PAD_=268435456
-MALLOC_TRIM_THRESHOLD_=2147483647 before the command.
+To keep freed memory, as `train` does, set these variables for the command: MALLOC_ARENA_MAX=1
+MALLOC_MMAP_MAX_=0 MALLOC_TOP_PAD_=268435456 MALLOC_TRIM_THRESHOLD_=2147483647.
 
-All run in turns in one process. Times are seconds of the processor that this process used, on all cores
-together, so that other work on the machine does not count as long; the least of the repeats is taken. XLA
-does not count the FLOPs of an FFT: 5 n log2 n of each complex transform of n numbers are added, half of
-them for a real one. Of the recurrence it counts one token alone: in place of that stand 12 for each mode,
-channel and token, 6 of a complex product, 2 of a sum and 4 of the output.
+All forms run in turns in one process. Times are CPU seconds of this process on all cores, so other
+programs affect them little. The result is the least of the repeats. XLA does not count the FLOPs of an
+FFT. The script adds 5 n log2 n for each complex transform of n numbers, and half for a real one. For the
+recurrence, XLA counts only one token. The script uses 12 FLOPs for each mode, channel and token instead:
+6 for a complex product, 2 for a sum and 4 for the output.
 """
 
 import argparse
@@ -54,7 +55,7 @@ from birdie_jax.vocabulary import padded_vocab_size
 
 MODES, CHUNK = 64, 128
 HEAD_WIDTH = 64
-# Rows from which on the time of a chunk is all there is to the chunked form.
+# From this row length on, the time of the chunked form is the time of its chunks.
 LONG_ROWS = 512
 FORMS = ("toeplitz", "chunked", "fourier", "recurrent", "attention")
 
@@ -63,8 +64,8 @@ class Cost(NamedTuple):
     """The cost of a form for each token in rows of a length.
 
     Attributes:
-        length: the tokens of a row.
-        microseconds: processor time of a token.
+        length: the number of tokens in a row.
+        microseconds: the CPU time of a token.
         kflops: thousands of FLOPs of a token.
     """
 
@@ -76,13 +77,13 @@ class Cost(NamedTuple):
 def least_seconds(
     programs: Mapping[Any, Callable], arguments: Mapping[Any, tuple], repeats: int, *, is_step: bool = False
 ) -> dict[Any, float]:
-    """Return the least processor seconds of each compiled program, all run in turns.
+    """Return the least CPU seconds of each compiled program. The programs run in turns.
 
     Args:
         programs: the programs.
-        arguments: what each is called with.
+        arguments: the arguments of each program.
         repeats: the number of turns that count.
-        is_step: whether a program takes the memory of its first argument, and gives what is in its place.
+        is_step: whether a program donates its first argument and returns the replacement first.
     """
     seconds, arguments = {name: float("inf") for name in programs}, dict(arguments)
     for repeat in range(repeats + 1):
@@ -97,12 +98,12 @@ def least_seconds(
 
 
 def flops(program: jax.stages.Compiled) -> float:
-    """Return the FLOPs that XLA counts."""
+    """Return XLA's count of FLOPs."""
     return program.cost_analysis()["flops"]
 
 
 def samples(rows: int, length: int, sample: int) -> Layout:
-    """Return rows of samples of one length, all of them context."""
+    """Return the layout of rows of samples of one length, with all tokens in the context."""
     segments = jnp.broadcast_to(1 + jnp.arange(length, dtype=jnp.int32) // sample, (rows, length))
     return packed_layout(segments, segments > 0)
 
@@ -110,10 +111,10 @@ def samples(rows: int, length: int, sample: int) -> Layout:
 def step_programs(
     layers: int, width: int, rows: int
 ) -> tuple[dict[str, jax.stages.Compiled], dict[str, tuple]]:
-    """Return a compiled train step with the masked Toeplitz form and one without, and their arguments.
+    """Return compiled train steps with and without the masked Toeplitz form, and their arguments.
 
-    The step is that of the study of encoders (`studies.encoders`): 4,096 pieces, a head that
-    computes the scores of hidden tokens alone, AdamW.
+    The step is the one of the study of encoders (`studies.encoders`): 4,096 pieces, AdamW, and a head that
+    computes only the scores of hidden tokens.
     """
     given, make_batch = encoder("bigs")
     given.model.update({"layers": layers, "features": width, "mlp_features": 3 * width})
@@ -135,13 +136,13 @@ def step_programs(
 
 
 def left_out(space: StateSpace, u: jax.Array, reset: jax.Array, *, reverse: bool) -> jax.Array:
-    """Return the inputs of the layer."""
+    """Return the inputs of the layer unchanged."""
     del space, reset, reverse
     return u
 
 
 def step_costs(layers: int, width: int, rows: int, repeats: int) -> None:
-    """Print what the masked Toeplitz form adds to a train step on rows of 128 tokens."""
+    """Print the costs that the masked Toeplitz form adds to a train step on rows of 128 tokens."""
     programs, arguments = step_programs(layers, width, rows)
     seconds = least_seconds(programs, arguments, repeats, is_step=True)
     print(f"\na train step of {layers} layers of BiGS, width {width}, {rows} rows of 128 tokens")
@@ -161,20 +162,20 @@ def random_space(seed: int) -> StateSpace:
 
 
 def both_directions(form: Callable, space: StateSpace, u: jax.Array, layout: Layout) -> jax.Array:
-    """Return a scalar of the layer in both directions."""
+    """Return a scalar from the layer in both directions."""
     resets = zip((False, True), (layout.forward_reset, layout.reverse_reset), strict=True)
     outputs = [form(space, u[:, :, None], reset, reverse=reverse) for reverse, reset in resets]
     return jnp.mean(jnp.square(outputs[0] + outputs[1]))
 
 
 def without_resets(space: StateSpace, u: jax.Array, reset: jax.Array, *, reverse: bool) -> jax.Array:
-    """Return the convolution of whole rows."""
+    """Return the convolution of whole rows, without resets."""
     del reset
     return fourier_product(space, u, reverse=reverse)
 
 
 def attention(space: StateSpace, u: jax.Array, layout: Layout) -> jax.Array:
-    """Return a scalar of attention within samples, heads of 64 channels."""
+    """Return a scalar from attention within samples, with heads of 64 channels."""
     del space
     heads = u.reshape(*u.shape[:2], -1, HEAD_WIDTH)
     mixed = packed_attention(heads, heads, heads, layout, bidirectional=True, implementation="xla")
@@ -184,7 +185,7 @@ def attention(space: StateSpace, u: jax.Array, layout: Layout) -> jax.Array:
 def length_programs(
     length: int, features: int, rows: int, forms: list[str], *, forward: bool
 ) -> tuple[dict[str, jax.stages.Compiled], tuple]:
-    """Return the compiled forms that rows of a length may take, and what they are called with."""
+    """Return the compiled forms for rows of a length, and their arguments."""
     layout = samples(rows, length, length)
     operands = random_space(0), jax.random.normal(jax.random.key(1), (rows, length, features)), layout
     losses = {
@@ -225,7 +226,7 @@ def length_costs(
         rows = max(tokens // length, 1)
         counted = flops(program)
         if name == "fourier":
-            # Each direction transforms input and output, and so does its derivative.
+            # Each direction transforms the input and the output. Its derivative does the same.
             counted += rows * features * (4 if forward else 8) * 2.5 * 2 * length * log2(2 * length)
         if name == "recurrent":
             counted = 2 * 12 * MODES * rows * length * features
@@ -245,13 +246,13 @@ def length_costs(
 
 
 def flatness(costs: list[Cost]) -> float:
-    """Return the longest time of a token in long rows over the shortest, less 1."""
+    """Return the longest time of a token in long rows, divided by the shortest, minus 1."""
     times = [cost.microseconds for cost in costs if cost.length >= LONG_ROWS]
     return max(times) / min(times) - 1
 
 
 def draw(costs: Mapping[str, list[Cost]]) -> Figure:
-    """Return the curves of time and FLOPs of a token over the length of rows."""
+    """Return a plot of time and FLOPs per token over the length of rows."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     labels = {"microseconds": "processor us a token", "kflops": "KFLOPs a token"}
     for axes, (field, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):

@@ -1,17 +1,23 @@
-"""linear_scan beside other ways, timed on this machine: `python -m benchmarks.scan`.
+"""Time linear_scan and other scans on this machine: `python -m benchmarks.scan`.
 
-On CPU float32 [8, 2048, 1024], on a GPU or TPU bfloat16 and float32 [8, 2048, 2048] and [1, 16384, 2048]:
-milliseconds forward, and forward with backward, the bytes of 3 and 8 accesses an element that this comes
-to a second, and how many times as long as an elementwise product of the same arrays it takes. All run in
-turns, in one process; medians. `recurrentgemma`'s native scan is left out where it is not installed.
+The shape on a CPU is [8, 2048, 1024] in float32. The shapes on a GPU or TPU are [8, 2048, 2048] and [1,
+16384, 2048] in bfloat16 and float32. For a forward pass, and for a forward with a backward pass, the
+script prints:
 
-On a CPU the process keeps freed memory, as `train` does, and "pages" are those that the system had to
-clear for a call. Where a variable of glibc's malloc is set, such as MALLOC_TRIM_THRESHOLD_=131072, memory
-goes back to the system after every call, as it does in programs that do not do as `train` does. The
-product runs on all cores, a scan on one: `taskset -c 0` sets them on one core beside each other.
+- milliseconds;
+- GB/s, for 3 (forward) or 8 (with backward) memory accesses per element;
+- the time relative to an elementwise product of the same arrays.
 
-Then, where libtpu is installed, the table of `benchmarks.scan_tpu`. What cannot be measured here is
-named.
+All implementations run in turns in one process. The script prints medians. It skips `recurrentgemma`'s
+native scan if that is not installed.
+
+On a CPU, the process keeps freed memory, as `train` does. "pages" is the number of pages that the system
+had to clear for a call. If you set a variable of glibc's malloc, such as MALLOC_TRIM_THRESHOLD_=131072,
+memory goes back to the system after every call, as in programs without `keep_freed_memory`. The product
+runs on all cores, and a scan runs on one. For a comparison on one core, use `taskset -c 0`.
+
+If libtpu is installed, the script also prints the table of `benchmarks.scan_tpu`. It names the
+measurements that are not possible on this machine.
 """
 
 import argparse
@@ -27,7 +33,7 @@ from pathlib import Path
 
 from birdie_jax.host_memory import keep_freed_memory
 
-# Before JAX has memory: see keep_freed_memory.
+# This must run before JAX allocates memory. See keep_freed_memory.
 KEPT = keep_freed_memory()
 
 import jax  # noqa: E402
@@ -54,7 +60,7 @@ def lax_scan(a, x):
 
 
 def associative_scan(a, x):
-    """Scan as a parallel prefix in float32."""
+    """Scan with `jax.lax.associative_scan` in float32."""
 
     def combine(left, right):
         return left[0] * right[0], right[0] * left[1] + right[1]
@@ -64,7 +70,7 @@ def associative_scan(a, x):
 
 
 def implementations():
-    """Return name -> scan; the product first."""
+    """Return name -> scan. The product is the first."""
     found = {
         "elementwise product": product,
         "linear_scan": linear_scan,
@@ -98,7 +104,7 @@ def medians(functions, arguments, repeats):
 
 
 def measure(shape, dtype, repeats):
-    """Print the table of one shape and type; return name -> (forward, with backward) in milliseconds."""
+    """Print the table of a shape and dtype; return name -> (forward, with backward) in milliseconds."""
     keys = jax.random.split(jax.random.key(0), 3)
     a = jax.nn.sigmoid(2 + jax.random.normal(keys[0], shape)).astype(dtype)
     x, dh = (jax.random.normal(key, shape).astype(dtype) for key in keys[1:])
@@ -136,7 +142,7 @@ def measure(shape, dtype, repeats):
 
 
 def draw(results, path):
-    """Draw one pair of bars an implementation, one panel a shape."""
+    """Draw a panel for each shape, with a pair of bars for each implementation."""
     figure = Figure(figsize=(9, 3.2 * len(results)), layout="constrained")
     panels = figure.subplots(len(results), squeeze=False)[:, 0]
     for panel, (title, rows) in zip(panels, results.items(), strict=True):

@@ -1,15 +1,15 @@
 """linear_scan for GPUs: `python -m benchmarks.scan_gpu`, with a GPU or without.
 
-On a GPU: microseconds of a forward pass, and of a forward with a backward pass, and the memory bandwidth
-of 3 and 8 accesses to each element in that time, as a share of the measured bandwidth of a copy. Beside
-the kernel with the chunks of its own rule and with fixed ones: `jax.lax.associative_scan`, and
-flash-linear-attention's HGRN where that is installed. Each runs in a chain, each call on the result of
-the one before, part of it still in the cache.
+On a GPU, the script prints microseconds of a forward pass, and of a forward with a backward pass. It also
+prints the memory bandwidth of 3 or 8 accesses per element in that time, as a share of the measured
+bandwidth of a copy. It compares the kernel with the chunks of its own rule, the kernel with fixed chunks,
+`jax.lax.associative_scan`, and flash-linear-attention's HGRN if that is installed. Each runs in a chain
+of calls. Each call takes the result of the previous call, which is partly in the cache.
 
-Without a GPU (or with --compile): the kernels compiled for an H200, for which jax-cuda13-pjrt,
-jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of JAX's version must be installed: both passes, in
-both directions with resets; the chunks of the rule, what the assembler reports of a block, and the bytes
-moved by design.
+Without a GPU (or with --compile), the script compiles the kernels for an H200, both passes in both
+directions with resets. It prints the chunks of the rule, the assembler's report on a block, and the bytes
+moved by design. You must install jax-cuda13-pjrt, jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm in
+the versions of JAX.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def compiled_rows(dumps):
 
 
 def chains(forward, backward):
-    """Return jitted chains of passes forward, and of passes forward each with its backward."""
+    """Return two jitted chains: forward passes alone, and forward passes each with its backward pass."""
 
     def forwards(a, x):
         for _ in range(CHAIN):
@@ -117,7 +117,7 @@ def differentiated(scan):
 
 
 def hgrn_seconds(shape, dtype):
-    """Return the seconds of flash-linear-attention's HGRN forward, and with backward; None without it."""
+    """Return the seconds of flash-linear-attention's HGRN, forward and with backward; None without fla."""
     try:
         torch = importlib.import_module("torch")
         fused_recurrent_hgrn = importlib.import_module("fla.ops.hgrn").fused_recurrent_hgrn
@@ -148,7 +148,7 @@ def hgrn_seconds(shape, dtype):
 
 
 def measured_rows():
-    """Yield (type, shape, name, seconds forward, with backward, bytes of an access, copy bandwidth)."""
+    """Yield (dtype, shape, name, seconds forward, with backward, bytes of an access, copy bandwidth)."""
     copy = gpu_programs.copy_bandwidth()
     for dtype in TYPES:
         for shape in SHAPES:

@@ -1,10 +1,14 @@
-"""The scans compiled for TPUs that are not there: `python -m benchmarks.scan_tpu` (`pip install libtpu`).
+"""The scans compiled for absent TPUs: `python -m benchmarks.scan_tpu` (`pip install libtpu`).
 
-For each chip, type, shape and pass: the bytes that the program moves, as a multiple of the bytes of three
-(forward) or five (backward) accesses to each element, for gated_scan five and nine; whole operands copied
-around the kernel; elements per cycle that its loops process, and how many the memory can deliver.
-`recurrentgemma` and `associative_scan` are compiled beside them; the first is left out where it is not
-installed. Bytes are counted from the HLO text; bundles and loops are those of the final program.
+The script prints, for each chip, dtype, shape and pass:
+
+- the bytes that the program moves, as a multiple of the bytes of three (forward) or five (backward)
+accesses per element; five and nine for gated_scan;
+- the number of whole operands copied around the kernel;
+- the elements per cycle that its loops process, and the elements per cycle that the memory can deliver.
+
+The script also compiles `recurrentgemma`, if installed, and `associative_scan`. It counts bytes in the
+HLO text. Bundles and loops are those of the final program.
 """
 
 from benchmarks import tpu_programs  # isort: skip
@@ -41,12 +45,12 @@ CELLS = {cell.name: cell for cell in (GATED_SSM, BIRDIE_SSM, RG_LRU)}
 
 
 def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, int, int]) -> float:
-    """Return the elements per cycle that the loops of our kernel process, in its slower direction.
+    """Return the elements per cycle that the loops of our kernel process in its slower direction.
 
     Args:
         bundles: the bundles of the compiled kernel.
         plan: the chunks and groups of channels of the call.
-        loops: the numbers of loops of a group of channels: over tiles before the recurrence (one chunk an
+        loops: the number of loops for a group of channels: over tiles before the recurrence (one chunk per
             iteration), over steps, and over tiles after it.
     """
     before, over_steps, after = loops
@@ -67,7 +71,7 @@ def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, i
 
 
 def compile_ours(topology, shape, dtype, pass_name, *, direction="both", with_resets=True):
-    """Return moved bytes and copies, and elements per cycle, of our kernel."""
+    """Return the moved bytes, the number of copies, and the elements per cycle of our kernel."""
     array = tpu_programs.abstract(topology)
     batch, length, channels = shape
     block, state = array(shape, dtype), array((batch, channels), jnp.float32)
@@ -93,13 +97,13 @@ def compile_ours(topology, shape, dtype, pass_name, *, direction="both", with_re
 
 
 def gated_accesses(cell):
-    """Return the accesses of each pass to an element of a cell's kernel with an output gate."""
+    """Return the accesses per element in each pass of a cell's kernel with an output gate."""
     projections = len(cell.operands) + 1
     return {"forward": projections + 1, "backward": 2 * projections + 1}
 
 
 def compile_gated(cell, topology, shape, dtype, pass_name):
-    """Return moved bytes and copies, and elements per cycle, of a cell's kernel."""
+    """Return the moved bytes, the number of copies, and the elements per cycle of a cell's kernel."""
     array = tpu_programs.abstract(topology)
     batch, length, channels = shape
     block, state = array(shape, dtype), array((batch, channels), jnp.float32)
@@ -125,7 +129,7 @@ def compile_gated(cell, topology, shape, dtype, pass_name):
 
 
 def compile_other(scan, topology, shape, dtype, pass_name):
-    """Return moved bytes and copies of another implementation; "backward" is what its gradient adds."""
+    """Return the moved bytes and copies of another implementation; "backward" is the part of its gradient."""
     block = tpu_programs.abstract(topology)(shape, dtype)
 
     def gradient(a, x, dh):
@@ -142,7 +146,7 @@ def compile_other(scan, topology, shape, dtype, pass_name):
 
 
 def measures(text, shape, dtype, accesses):
-    """Return bytes as a multiple of the minimum, and the number of whole operands copied."""
+    """Return the bytes as a multiple of the minimum, and the number of whole operands copied."""
     array_bytes = shape[0] * shape[1] * shape[2] * jnp.dtype(dtype).itemsize
     return {
         "bytes": tpu_programs.moved_bytes(text) / (accesses * array_bytes),
@@ -151,7 +155,7 @@ def measures(text, shape, dtype, accesses):
 
 
 def associative_scan(a, x):
-    """Scan as a parallel prefix in float32."""
+    """Scan with `jax.lax.associative_scan` in float32."""
 
     def combine(left, right):
         return left[0] * right[0], right[0] * left[1] + right[1]
@@ -171,7 +175,7 @@ def others():
 
 
 def rows(topologies, beside, cells):
-    """Yield a row of the table as a dict for every chip, type, shape, pass and implementation."""
+    """Yield a row of the table as a dict for every chip, dtype, shape, pass and implementation."""
     for topology in topologies:
         bandwidth, clock, cores = CHIPS[topology]
         for dtype in ("bfloat16", "float32"):

@@ -1,4 +1,4 @@
-"""Models with another scan instead of their own, for comparison."""
+"""Models with another scan in place of their own, for comparison."""
 
 import contextlib
 import importlib

@@ -1,15 +1,15 @@
 """Mamba's scan for GPUs: `python -m benchmarks.selective_scan_gpu`, with a GPU or without.
 
-On a GPU: microseconds of a forward pass, and of a forward with a backward pass, of the kernel and of
-XLA's parallel prefix, and the share of a copy's bandwidth that 4 and 11 accesses to each element would
-make.
+On a GPU, the script prints microseconds of a forward pass, and of a forward with a backward pass, for the
+kernel and for XLA's parallel prefix. It also prints the bandwidth of 4 or 11 accesses per element in that
+time, as a share of the bandwidth of a copy.
 
-Without a GPU (or with --compile): the kernels compiled for an H200 (launch/compilers.sh brings the
-compilers), with a gate, resets and both directions: what the assembler reports of a block, and the bytes
-moved by design, as accesses to each element. The least are 4 forward (u, dt, z, y) and 7 backward (u, dt,
-z, dy and three cotangents). Beside them stand the states that are kept, the columns of B and C, and what
-each block of channels adds to their cotangents, which is written and read again. Backward u and dt are
-read a second time at once, out of the cache.
+Without a GPU (or with --compile), the script compiles the kernels for an H200 (launch/compilers.sh
+installs the compilers), with a gate, resets and both directions. It prints the assembler's report on a
+block, and the bytes moved by design, as accesses per element. The minimum is 4 accesses forward (u, dt,
+z, y) and 7 backward (u, dt, z, dy and three cotangents). A pass also moves the kept states, the columns
+of B and C, and the contribution of each block of channels to their cotangents, which it writes and reads
+again. The backward pass reads u and dt a second time immediately, from the cache.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def compiled_rows(dumps):
 
 
 def measured_rows():
-    """Yield a row for each type and implementation on the GPU of this machine."""
+    """Yield a row for each dtype and implementation on the GPU of this machine."""
     copy = gpu_programs.copy_bandwidth()
     key = jax.random.key(0)
     for dtype in map(jnp.dtype, TYPES):

@@ -1,10 +1,15 @@
-"""Mamba's scan compiled for TPUs that are not there: `python -m benchmarks.selective_scan_tpu`.
+"""Mamba's scan compiled for absent TPUs: `python -m benchmarks.selective_scan_tpu`.
 
-For each chip, type and pass at [8, 2048, channels] with 16 states, both directions and resets: the bytes
-that the program moves, as a multiple of four accesses to each element forward (u, dt, z, y) and seven
-backward; whole operands copied around the kernel; elements per cycle that its loops process, how many
-they would if every slot of the vector unit held one of their operations, and how many the memory can
-deliver. It needs `pip install libtpu` (launch/compilers.sh).
+The script prints, for each chip, dtype and pass at [8, 2048, channels] with 16 states, in both directions
+and with resets:
+
+- the bytes that the program moves, as a multiple of four accesses per element forward (u, dt, z, y) and
+seven backward;
+- the number of whole operands copied around the kernel;
+- the elements per cycle that its loops process, the elements per cycle if every slot of the vector unit
+held one of their operations, and the elements per cycle that the memory can deliver.
+
+The script requires `pip install libtpu` (launch/compilers.sh).
 """
 
 from benchmarks import tpu_programs  # isort: skip
@@ -25,8 +30,8 @@ from pallas_kernels.selective_scan.tpu_steps import UNROLLED
 
 BATCH, LENGTH, STATES = 8, 2048, 16
 ACCESSES = {"forward": 4, "backward": 7}
-# The loops of a span, and for how many tiles an iteration of each is: all channels are prepared; fours of
-# states sweep, backward also pull; and all channels finish.
+# The loops of a span, and the number of tiles per iteration of each. "prepare" and "finish" take all
+# channels. "sweep" and, in the backward pass, "pull" take four states at a time.
 LOOPS = {
     "forward": {"prepare": UNROLLED, "sweep": UNROLLED, "finish": UNROLLED},
     "backward": {"prepare": UNROLLED, "sweep": UNROLLED, "pull": 1, "finish": UNROLLED},
@@ -64,7 +69,7 @@ def compile_pass(topology, dtype, pass_name, channels):
 
 
 def rates(bundles, chip, pass_name, channels):
-    """Return the elements per cycle in the slower direction, and what the vector unit allows."""
+    """Return the elements per cycle in the slower direction, and the limit of the vector unit."""
     found = [loop for loop in tpu_programs.innermost_loops(bundles) if loop.multiplications]
     tiles = LOOPS[pass_name]
     if len(found) != 2 * len(tiles):
@@ -84,7 +89,7 @@ def rates(bundles, chip, pass_name, channels):
 
 
 def rows(topologies, channels):
-    """Yield a row of the table as a dict for every chip, type and pass."""
+    """Yield a row of the table as a dict for every chip, dtype and pass."""
     for topology, dtype, pass_name in itertools.product(topologies, ("bfloat16", "float32"), ACCESSES):
         bandwidth, clock, cores = CHIPS[topology]
         text, bundles = compile_pass(topology, dtype, pass_name, channels)

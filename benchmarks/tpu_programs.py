@@ -1,7 +1,7 @@
 """The bytes that a program compiled for a TPU moves, and the cycles of its loops.
 
-Import this before JAX: it makes the TPU compiler, `pip install libtpu`, write its final bundles (a bundle
-is one cycle) to a folder of this process. No TPU is needed.
+Import this module before JAX. It makes the TPU compiler (`pip install libtpu`) write its final bundles to
+a folder of this process. A bundle is one cycle. The module needs no TPU.
 """
 
 import atexit
@@ -46,7 +46,7 @@ def abstract(topology: str) -> Callable[..., Any]:
 
 
 def compile_with_bundles(function: Callable[..., Any], *arguments: Any) -> tuple[str, str]:
-    """Return the HLO text, and the bundles of its kernel with the most multiplications."""
+    """Return the HLO text of a program, and the bundles of its kernel with the most multiplications."""
     before = set(FOLDER.iterdir())
     text = jax.jit(function).lower(*arguments).compile().as_text() or ""
     bundles = [
@@ -61,7 +61,7 @@ def compile_with_bundles(function: Callable[..., Any], *arguments: Any) -> tuple
 
 
 def moved_bytes(text: str) -> int:
-    """Return the bytes of operands and results of all instructions of the entry; an operand counts once."""
+    """Return the bytes of operands and results of all instructions of the entry; operands count once."""
     return sum(sum(sizes) for _, sizes in _entry_instructions(text))
 
 
@@ -85,11 +85,12 @@ class Loop(NamedTuple):
     """An iteration of a loop.
 
     Attributes:
-        cycles: its bundles.
-        multiplications: its multiplications of float32.
-        vector_operations: those that take a slot of the vector unit: arithmetic, conversions, moves and
-            selections of registers, and the start of an exponential or the like; not loads, stores, what
-            crosses lanes, and the results of those that take long.
+        cycles: the number of bundles.
+        multiplications: the number of float32 multiplications.
+        vector_operations: the number of operations that take a slot of the vector unit: arithmetic,
+            conversions, moves and selections of registers, and the start of long operations such as an
+            exponential. Loads, stores, operations across lanes and the results of long operations do not
+            count.
     """
 
     cycles: int

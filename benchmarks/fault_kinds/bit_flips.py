@@ -1,4 +1,4 @@
-"""One flipped bit in a file of a resumed run, or of prepared text."""
+"""Flips of one bit in a file of a resumed run, or of prepared text."""
 
 import random
 import re
@@ -17,12 +17,12 @@ _NUMBERED = re.compile(r"(?<=/d/)[0-9a-f]{32}|\d{5,}|(?<=events)\..*")
 
 
 def kind_of_file(name: str) -> str:
-    """Return the kind of a file by its path, in which numbers and random names are stars."""
+    """Return the kind of a file: its path, with stars for numbers and random names."""
     return _NUMBERED.sub("*", name)
 
 
 def files_by_kind(folder: Path) -> dict[str, list[str]]:
-    """Return the files of a folder that are not empty, by their kinds."""
+    """Return the nonempty files of a folder by kind."""
     kinds: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.stat().st_size:
@@ -32,7 +32,7 @@ def files_by_kind(folder: Path) -> dict[str, list[str]]:
 
 
 def make_template(reference: Reference, folder: Path, *, midway: bool) -> Path:
-    """Return the folder of a program that was killed midway, or that has ended."""
+    """Return the folder of a program that was killed midway, or that ended."""
     folder.mkdir(parents=True)
     workdir = folder / "run"
     changes = reference.count(Class.CHANGES)
@@ -63,7 +63,7 @@ def flip_and_start(
     kind = draws.choice(sorted(kinds))
     path = workdir / draws.choice(kinds[kind])
     contents = path.read_bytes()
-    # Small shards are zeros for the most part: half of the bits are those of other bytes.
+    # Small shards consist mostly of zeros, so half of the flips are in nonzero bytes.
     places = [place for place, byte in enumerate(contents) if byte] if draws.random() < 0.5 else []
     bit = 8 * draws.choice(places or range(len(contents))) + draws.randrange(8)
     flipped = bytearray(contents)
@@ -90,7 +90,8 @@ def flip_and_start(
         case["odd"].append(f"status {ended.status} after the bit was mended: {ended.errors[-500:]}")
     else:
         found = differences(reference.end, program.end(workdir))
-        # The file itself may keep the bit, and its checkpoint if a newer one is read; nothing else may.
+        # If the program ends, the file and its checkpoint may differ, because the program can read a newer
+        # checkpoint. Nothing else may differ.
         own = (name, f"{checkpoint.removeprefix('checkpoints/')}/") if case["verdict"] == "ended" else ()
         case["different"] = [each for each in found if not each.startswith(own)]
         if len(found) > len(case["different"]):

@@ -1,7 +1,7 @@
-"""A failing bucket: runs with workdir and text in a store behind a proxy that disturbs requests.
+"""A failing bucket: runs with the workdir and the text in a store, behind a proxy that disturbs requests.
 
-Run as a program with a folder, it serves the store until its stdin ends. For each start it reads a line of
-JSON from stdin: the faults of the proxy from then on.
+As a program with a folder as its argument, this module serves the store until its stdin ends. For each
+start, it reads a line of JSON from stdin: the faults of the proxy from then on.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from tests.gcs_server import BUCKET, GcsServer, gcs_environment, run_gcs_server
 
 _SECRET = "s3cretvalue0"
 _REASON = f"sa@x has no access: token={_SECRET}, Bearer {_SECRET}"
-# Where requests fail: parts of the names of objects, and every request.
+# The requests that fail: those with one of these parts in the name of the object. "" matches every request.
 _PLACES = (
     *("", "checkpoints/", "state", "batches", "meta", WHOLE_MARK, "config.json", "lease.json"),
     *(
@@ -49,14 +49,14 @@ class Store:
     """A bucket behind a proxy, in a separate process.
 
     Attributes:
-        environment: the environment variables that configure all libraries to use the bucket.
+        environment: the environment variables that make all libraries use the bucket.
     """
 
     def __init__(self, folder: Path):
         """Start the process.
 
         Args:
-            folder: where the server writes its log.
+            folder: the folder for the server's log.
         """
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.fault_kinds.bucket", str(folder)],
@@ -70,7 +70,7 @@ class Store:
         self.environment = gcs_environment(f"http://{proxy}")
 
     def set_faults(self, *faults: tuple) -> None:
-        """Forward every request but those of the faults: (name, arguments...) of a `FailingProxy`."""
+        """Disturb requests by the given faults only; a fault is (name, arguments...) of a `FailingProxy`."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(faults) + "\n")
         self._process.stdin.flush()
@@ -166,7 +166,7 @@ def _prefix(folder: Path) -> str:
 
 
 class _Fault(NamedTuple):
-    """A fault of the proxy: its name, and the arguments."""
+    """A fault of the proxy, with its name and arguments."""
 
     name: str
     arguments: tuple

@@ -1,4 +1,4 @@
-"""Three bugs that the campaign must detect; a process gets one before it starts."""
+"""Three bugs that the campaign must detect. A process gets one of them before it starts."""
 
 from collections.abc import Callable
 

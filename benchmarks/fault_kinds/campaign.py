@@ -1,4 +1,4 @@
-"""The kinds of cases, and the creation of each case from its kind, its number and the seed."""
+"""The kinds of cases. A case follows from its kind, its number and the seed."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ from benchmarks.fault_kinds.starts import run_in_forks
 from tests.gcs_server import BUCKET
 
 _DOCUMENTS = 40
-# Which runs the cases of a kind disturb, by number: most a regression, whose start takes a second.
+# The runs that the cases of a kind disturb, by number. Most are a regression, which starts in a second.
 _RUNS = (
     *("regression", "regression", "transformer", "regression", "regression", "hawk", "regression"),
     *("regression", "mamba", "regression", "regression", "regression", "birdie", "regression"),
@@ -65,7 +65,7 @@ _PROGRAMS = {
 
 
 class Campaign:
-    """The cases, and the reference runs, which are made when a case first needs them.
+    """The cases, and the reference runs. A case makes its reference run at the first use.
 
     Attributes:
         reference: (name of a program) -> its undisturbed run.

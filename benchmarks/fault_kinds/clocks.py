@@ -1,4 +1,4 @@
-"""A wall clock that jumps by hours, forwards and backwards, in a run and between its starts."""
+"""A wall clock that jumps by hours, forwards and backwards, during a run and between its starts."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""File operations that fail: each operation in turn, in each way."""
+"""Failing file operations: each operation, in each way."""
 
 import random
 from typing import NamedTuple
@@ -51,16 +51,16 @@ class FileFault(NamedTuple):
     resumed: bool
 
 
-# As many as a run has operations, or more.
+# At least the number of operations of a run.
 SLOTS = 2048
-# A start that resumes a run killed midway has about so many of the operations of a whole one.
+# A start that resumes a run killed midway has about this share of the operations of a whole run.
 _RESUMED_SHARE = 0.65
 CASES = len(WAYS) * 2 * SLOTS
 """The number of different cases."""
 
 
 def choose_fault(number: int, seed: str, reference: Reference) -> FileFault:
-    """Return the fault of a case; the cases go once through all operations and ways in a random order."""
+    """Return the fault of a case; the cases visit all pairs of operation and way in random order."""
     order = list(range(CASES))
     random.Random(seed).shuffle(order)
     chosen, way = divmod(order[number % CASES], len(WAYS))

@@ -8,7 +8,7 @@ from benchmarks.fault_kinds.play import Reference, Step
 from benchmarks.fault_kinds.starts import Moment
 
 _CHECKPOINTS = "checkpoints/"
-# Of the CPU time of a whole run: the wait after the CPU time at which a signal is sent.
+# The longest wait between the drawn CPU time and the signal, as a share of the CPU time of a whole run.
 _MAX_WAIT_SHARE = 0.05
 
 
@@ -23,7 +23,7 @@ def anywhere(draws: random.Random, reference: Reference, number: int = signal.SI
 
 
 def while_saving(draws: random.Random, reference: Reference, *, terminate: bool = False) -> list[Step]:
-    """Send a signal at two operations that change a checkpoint, which can be in the middle of a write."""
+    """Send a signal at two operations that change a checkpoint, possibly in the middle of a write."""
     changes = reference.count(Class.CHANGES, _CHECKPOINTS)
 
     def step(most: int) -> Step:
@@ -47,7 +47,7 @@ def while_restoring(draws: random.Random, reference: Reference, *, terminate: bo
 
 
 def in_preparation(draws: random.Random, reference: Reference, number: int = signal.SIGKILL) -> list[Step]:
-    """Send a signal to a preparation: at an instant, then at an operation on a file."""
+    """Send a signal to a preparation twice: at a moment, and at an operation on a file."""
     changes = reference.count(Class.CHANGES)
     actions = [Action.TERMINATE] if number == signal.SIGTERM else [Action.KILL, Action.TORN]
     operation = Disturbance("", "", Class.CHANGES, draws.randint(1, changes), draws.choice(actions))

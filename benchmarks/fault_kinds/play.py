@@ -1,4 +1,4 @@
-"""One case: disturbs the first starts of a program, lets it end, and compares the results."""
+"""One case: disturb the first starts of a program, let it end, and compare the results."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ from benchmarks.fault_kinds.starts import Ended, HungError, Moment, run_in_forks
 
 # Lines that commands log, in addition to their last line.
 _LOGGED = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d|(WARNING|ERROR):absl:|\s*$")
-# What JAX's runtime writes in C++, with its stack, where the process that coordinates the others is gone.
+# The message and the stack that JAX's C++ runtime writes if the coordinator process is gone.
 _ABORTED = re.compile(r"^F\d{4} \d\d:\d\d:\d\d.*?(?=^birdie_jax)", re.DOTALL | re.MULTILINE)
 _CLEAN_ENDS = (0, -9, -15, 143)
-# The last is that of a process which says that another one is lost.
+# A process returns 75 if it reports the loss of another process.
 _STOPPED = (1, 2, 75)
 _MAX_ENDINGS = 3
 

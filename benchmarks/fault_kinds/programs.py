@@ -19,7 +19,7 @@ from tests.whole_runs import CONFIG, metrics
 
 _STEPS = 8
 _KEEP = 3
-# What the end of a run writes beside checkpoints and metrics, but for what clocks have measured.
+# The files that a run writes in addition to checkpoints and metrics, without those that hold times.
 _END_FILES = ("arms.json", "samples.json", "summary.json", "text.json", "tokenizer.model")
 
 
@@ -29,11 +29,12 @@ class Program(NamedTuple):
     Attributes:
         name: the name of the program in the results.
         verb: the verb that its messages name.
-        actions: (folder, whether a checkpoint of every step is saved and kept) -> what each process
-            does; it returns the exit status.
-        saved: (folder) -> what is complete now, by name, with a digest of its bytes.
-        lost: (what was complete, what is now) -> the names of what is gone and must not be.
-        end: (folder) -> a digest of everything that the end of the program leaves, by name.
+        actions: (folder, whether to save and keep a checkpoint of every step) -> the function of each
+            process, which returns the exit status.
+        saved: (folder) -> the complete results so far, as name -> digest of the bytes.
+        lost: (complete results before, complete results now) -> the names of results that must not be lost
+        but are.
+        end: (folder) -> all results at the end of the program, as name -> digest.
     """
 
     name: str
@@ -112,7 +113,7 @@ def _training_flags(
         "checkpoint.keep": 100 if every_step else _KEEP,
         "bandit.every_steps": 3,
         "batching.workers": workers,
-        # Of a run in several processes: how soon one notices that another is gone.
+        # For runs in several processes: the seconds until a process notices the loss of another.
         "train.lost_seconds": 10,
     }
     overrides = [f"--config.{name}={value}" for name, value in values.items()]
@@ -120,7 +121,7 @@ def _training_flags(
 
 
 def regression() -> Program:
-    """Return a run of a linear regression with noise through the library's engine."""
+    """Return a run of a linear regression with noise, with the library's engine."""
     script = str(Path(__file__).with_name("regression.py"))
 
     def actions(folder: Path | str, every_step: bool) -> Sequence[Callable[[], int]]:
@@ -141,7 +142,7 @@ def _end_of_run(folder: Path) -> dict[str, str]:
 
 
 def preparation(corpus: Path, workers: int = 0) -> Program:
-    """Return a preparation of a corpus in shards of a few documents.
+    """Return a preparation of a corpus, with a few documents per shard.
 
     Args:
         corpus: the JSON lines.
@@ -163,7 +164,7 @@ def preparation(corpus: Path, workers: int = 0) -> Program:
 
 
 def reading() -> Program:
-    """Return a function that reads all of a prepared folder in the same way as training."""
+    """Return a program that reads all of a prepared folder, as training does."""
     return Program(
         name="read text",
         verb="read",

@@ -33,7 +33,7 @@ def _count(batch):
 
 
 def main(folder: Path | str, steps: int, every_steps: int, keep: int) -> int:
-    """Train in a folder; return the exit status, and print errors as the verb does."""
+    """Train in a folder, print errors as the verb does, and return the exit status."""
     try:
         mesh = mesh_of()
         step = make_step(

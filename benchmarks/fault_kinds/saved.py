@@ -1,4 +1,4 @@
-"""The contents of a workdir: its complete checkpoints, their contents, and the lost ones."""
+"""The complete checkpoints of a workdir, their contents, and the lost checkpoints."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from benchmarks.fault_kinds.starts import call_in_fork
 
 
 def checkpoint_files(workdir: Path) -> dict[str, str]:
-    """Return a digest of the files of each whole checkpoint, by the name of its folder."""
+    """Return a digest of the files of each complete checkpoint, by the name of its folder."""
     folder = workdir / "checkpoints"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return {name: _digest_of_files(folder / name) for name in names if name.isdigit()}
@@ -24,7 +24,7 @@ def _digest_of_files(folder: Path) -> str:
 
 
 def lost_checkpoints(before: Mapping[str, str], now: Mapping[str, str], keep: int) -> list[str]:
-    """Return the checkpoints among the newest `keep` that were whole before, and are gone or changed."""
+    """Return those of the newest `keep` checkpoints that were complete before and are now missing or changed."""
     newest = sorted(before.keys() | now.keys())[-keep:]
     return [name for name in newest if name in before and before[name] != now.get(name)]
 

@@ -1,4 +1,4 @@
-"""Starts of a program in forks without imports, disturbed at one place or not at all."""
+"""Starts of a program in forks, without new imports, with at most one disturbance."""
 
 import os
 import signal
@@ -30,16 +30,16 @@ class Moment(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a start ended.
+    """The end of a start.
 
     Attributes:
-        status: the exit status, or minus the signal that ended the process.
-        printed: what the process wrote to stdout.
-        errors: what it wrote to stderr.
+        status: the exit status, or minus the number of the signal that ended the process.
+        printed: the stdout of the process.
+        errors: the stderr of the process.
         operations: the lines of the layer: number, operation and path.
         cpu_seconds: the CPU time of the process.
-        seconds: how long it ran.
-        others: how the other processes of the start ended.
+        seconds: the wall time of the process.
+        others: the ends of the other processes of the start.
     """
 
     status: int

@@ -1,6 +1,6 @@
-"""One case of the fuzz: passes one input to the program in a separate process, and judges its end.
+"""One case of the fuzzer: pass one input to the program in a separate process, and judge the result.
 
-A case is a function of its kind and its seed. The child inherits the parent's imports, and returns its
+A case depends only on its kind and its seed. The child inherits the parent's imports and returns its
 verdict through a pipe. Without a verdict, the parent knows the signal or the limit that ended the child.
 """
 
@@ -128,7 +128,7 @@ def _new_folder() -> Path:
 
 
 def _watch(child: int, reading: int) -> tuple[dict[str, str], str]:
-    """Return the verdict of a child, and the limit that it was ended for; each may be empty."""
+    """Return the verdict of a child, and the limit that it exceeded. Each can be empty."""
     parts, limit = [], ""
     worked, since = 0, time.monotonic()
     with os.fdopen(reading, "rb", buffering=0) as pipe:
@@ -150,14 +150,14 @@ def _watch(child: int, reading: int) -> tuple[dict[str, str], str]:
         if limit:
             os.kill(child, signal.SIGKILL)
     verdict = {}
-    # The input comes first, and the end behind it, unless something ends the process before.
+    # The first line has the input. The second has the end, unless the process died before.
     for line in b"".join(parts).splitlines():
         verdict |= json.loads(line)
     return verdict, limit
 
 
 class _State(NamedTuple):
-    """What the system says of a process: its processor time, in ticks, and its resident memory."""
+    """The CPU time of a process, in ticks, and its resident memory, as the system reports them."""
 
     ticks: int
     resident_bytes: int
@@ -248,7 +248,7 @@ def judge_refusal(message: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def describe_traceback(text: str) -> str:
-    """Return the last line of a traceback, behind the last place of the program that it names."""
+    """Return the last line of a traceback, after the last place in the program that the traceback names."""
     frames = _FRAME.findall(text)
     place = ":".join(frames[-1]) if frames else "?"
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "")

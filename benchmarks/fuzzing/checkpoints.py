@@ -1,4 +1,4 @@
-"""Workdirs whose checkpoint or other files were damaged or changed, read as generate and report do."""
+"""Workdirs with damaged or changed checkpoints or other files, which several verbs read."""
 
 import json
 import random
@@ -88,13 +88,13 @@ def _change(draws: random.Random, path: Path, *, is_meta: bool) -> str:
 
 
 def make_workdir_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a file of a workdir was changed, and a verb reads the workdir or resumes the run."""
+    """Return a case: a workdir with a changed file. A verb reads the workdir or resumes the run."""
     workdir = folder / WORKDIR
     verb = draws.choice(("report", "compare", "train", "train", "evaluate", "generate", "export", "prune"))
     unread = shutil.ignore_patterns("checkpoints") if verb in ("report", "compare") else None
     shutil.copytree(valid / WORKDIR, workdir, ignore=unread)
     if verb == "train":
-        # It resumes from the checkpoint before the last.
+        # The run resumes from the checkpoint before the last.
         shutil.rmtree(max((workdir / "checkpoints").glob("[0-9]*")))
     files = sorted(path for path in workdir.rglob("*.json*") if "checkpoints" not in path.parts)
     path = draws.choice(files)
@@ -124,7 +124,7 @@ def make_workdir_case(draws: random.Random, folder: Path, valid: Path) -> Case:
 
 
 def make_shards_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a file of prepared text was changed, and all records are read."""
+    """Return a case: prepared text with a changed file. The program reads all records."""
     prepared = folder / PREPARED
     shutil.copytree(valid / PREPARED, prepared)
     files = sorted(path for path in prepared.iterdir() if path.is_file())

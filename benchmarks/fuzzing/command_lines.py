@@ -1,4 +1,4 @@
-"""Command lines of every verb: valid ones with missing, unknown, repeated or hostile flags."""
+"""Command lines of every verb: valid ones, changed with missing, unknown, repeated or hostile flags."""
 
 import os
 import random
@@ -109,7 +109,7 @@ _VALID = {
 
 
 def make_command_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a command line beside a copy of the valid files."""
+    """Return a case: a command line, next to a copy of the valid files."""
     verb = draws.choice(tuple(_VALID))
     arguments = list(draws.choice(_VALID[verb]))
     _make_places(folder, valid, arguments)
@@ -121,7 +121,7 @@ def make_command_case(draws: random.Random, folder: Path, valid: Path) -> Case:
 def _make_places(folder: Path, valid: Path, arguments: list[str]) -> None:
     """Make the files of a command line, and special files."""
     for place in PLACES:
-        # What no argument names is read alone.
+        # The verb only reads a file that no argument names, so a link is enough.
         named = any(place in argument for argument in arguments)
         if named and (valid / place).is_dir():
             shutil.copytree(valid / place, folder / place)
@@ -140,7 +140,7 @@ def _make_places(folder: Path, valid: Path, arguments: list[str]) -> None:
 
 @cache
 def _flags_of(verb: str, *, paths: bool = False) -> tuple[str, ...]:
-    """Return the flags of a verb, or those that name a file."""
+    """Return the flags of a verb, or only those that name a file."""
     source = (_PACKAGE / f"{verb.replace('.', '/')}.py").read_text()
     found = {flag for flag in _FLAG.findall(source) if flag not in _LEFT_OUT}
     if paths:
@@ -152,7 +152,7 @@ def _change(draws: random.Random, verb: str, arguments: list[str]) -> None:
     number = draws.randrange(len(arguments)) if arguments else 0
     match draws.randrange(13):
         case 10 | 11 | 12:
-            # A place that is no such file, for a flag that names one.
+            # For a flag that names a file, choose a path of another kind.
             flags = _flags_of(verb, paths=True)
             given = [
                 argument.partition("=")[0].strip("-") for argument in arguments if "new" not in argument
@@ -191,6 +191,6 @@ def _change(draws: random.Random, verb: str, arguments: list[str]) -> None:
 
 
 def _value(draws: random.Random) -> str:
-    # No argument of a process holds a NUL.
+    # An argument of a process cannot contain NUL.
     hostile = [text for text in HOSTILE_TEXTS if "\0" not in text and text != "\ud800"]
     return draws.choice((draws.choice(hostile), draws.choice(PLACES + _MADE), draws.choice(_PLAUSIBLE)))

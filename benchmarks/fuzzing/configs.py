@@ -1,4 +1,4 @@
-"""Configurations: values that are valid for a field alone, in combinations, and invalid values."""
+"""Configurations: combinations of values that are valid for their own fields, and invalid values."""
 
 import dataclasses
 import math
@@ -67,7 +67,7 @@ def get_config():
 
 
 def make_config_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a configuration with one to four changed fields, as far as the step's compilation."""
+    """Return a case: a configuration with one to four changed fields, up to the step's compilation."""
     base = _base(draws, valid)
     changes = [_change(draws, valid) for _ in range(draws.choice((1, 1, 2, 3, 4)))]
     removed = [draws.choice([*FIELDS, *SECTIONS])] if draws.random() < 0.03 else []
@@ -76,7 +76,7 @@ def make_config_case(draws: random.Random, folder: Path, valid: Path) -> Case:
     written = f"[{', '.join(f'({path!r}, {_written(value)})' for path, value in (*base, *changes))}]"
     text = _FILE.format(changes=written, removed=removed, base=str(MICRO), policy=policy)
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
-    # Of a field that fits by itself another one may be refused, which stands against it.
+    # A valid field can conflict with another, so the refusal may name any of these fields.
     paths = [path for path, _ in (*base, *changes)] + removed
     names = ["bandit", *(part for path in paths for part in path.split("."))]
     verb = draws.choice(("train",) * 7 + ("check", "plan", "plan"))
@@ -92,7 +92,7 @@ def make_config_case(draws: random.Random, folder: Path, valid: Path) -> Case:
 
 
 def _written(value: Any) -> str:
-    """Return a value as Python reads it; it writes no integer of thousands of digits in decimal."""
+    """Return a value as Python source, with very large integers in hexadecimal."""
     if isinstance(value, int) and abs(value) > 10**300:
         return hex(value)
     if isinstance(value, dict):
@@ -101,7 +101,7 @@ def _written(value: Any) -> str:
 
 
 def _base(draws: random.Random, valid: Path) -> list[tuple[str, Any]]:
-    """Return the fields of a run that is accepted: pre-training, or fine-tuning."""
+    """Return the fields of a valid run: pre-training or fine-tuning."""
     base: list[tuple[str, Any]] = [("data.prepared", str(valid / PREPARED))]
     if draws.random() < 0.5:
         base.append(("model.name", draws.choice(model_names())))
@@ -117,7 +117,7 @@ def _base(draws: random.Random, valid: Path) -> list[tuple[str, Any]]:
 
 
 def _change(draws: random.Random, valid: Path) -> tuple[str, Any]:
-    """Return the path of a field, and a value for it."""
+    """Return the path of a field, and a new value for it."""
     match draws.randrange(12):
         case 0:
             return "objectives.arms", {f"arm_{n}": _arm(draws) for n in range(draws.randint(1, 3))}

@@ -1,4 +1,4 @@
-"""Documents of every format that prepare_data reads; an independent reader checks the shards."""
+"""Documents in every format that prepare_data reads. An independent reader checks the shards."""
 
 import bz2
 import gzip
@@ -30,7 +30,7 @@ _PACK: dict[str, Callable[[bytes], bytes]] = {
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.decompress,
-    # lzma takes the zero bytes that may follow a stream for a stream that is cut short.
+    # lzma reads zero bytes after a stream as a truncated stream.
     ".xz": lambda data: lzma.decompress(data[: len(data) - (len(data) - len(data.rstrip(b"\0"))) // 4 * 4]),
     ".zst": lambda data: zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read(),
 }
@@ -55,7 +55,7 @@ _NAME = "mutated"
 
 
 def make_document_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a file of documents beside a valid one, prepared and read again."""
+    """Return a case: prepare a file of documents together with a valid one, then read both again."""
     source = folder / "source"
     source.mkdir()
     texts = [_text(draws) for _ in range(draws.randint(0, 6))]

@@ -1,10 +1,10 @@
-"""A process that can write to one folder only, because its commands may receive any output name."""
+"""A process that can write to only one folder, because its commands can receive any output name."""
 
 import ctypes
 import os
 from pathlib import Path
 
-# Of <sched.h> and <sys/mount.h>.
+# From <sched.h> and <sys/mount.h>.
 _NEW_MOUNTS = 0x00020000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 

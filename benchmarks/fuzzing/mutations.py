@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# JSON that Python's own encoder does not write, or that few readers expect.
+# JSON that Python's encoder does not write, or that few readers expect.
 HOSTILE_JSON = (
     *("NaN", "-Infinity", "1e999", "-0", "1" * 5000, "0.1" + "0" * 400, "tru", "", "nul", "'a'", "+1"),
     *('"\\ud800"', '"\\udc00\\ud800"', '"\\u0000"', '"a\\nb"', '"\x01"', '"\\x41"', '"', '"\u2028"'),
@@ -83,7 +83,7 @@ HOSTILE_VALUES = (
 
 
 def mutate_bytes(draws: random.Random, data: bytes, max_changes: int = 4) -> bytes:
-    """Return `data` after some changes: flips, insertions, deletions, copies, splices, or a cut."""
+    """Return `data` with some changes: flips, insertions, deletions, copies, splices, or a cut."""
     changed = bytearray(data)
     for _ in range(draws.randint(1, max_changes)):
         draws.choice(_BYTE_CHANGES)(draws, changed)
@@ -128,7 +128,7 @@ def _splice(draws: random.Random, data: bytearray) -> None:
 
 
 def _overwrite_number(draws: random.Random, data: bytearray) -> None:
-    """Write an integer that sizes and offsets do not expect."""
+    """Overwrite bytes with an integer that is unusual for a size or an offset."""
     width = draws.choice((1, 2, 4, 8))
     number = draws.choice((0, 1, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1))
     place = draws.randint(0, max(0, len(data) - width))
@@ -141,7 +141,7 @@ _BYTE_CHANGES: Sequence[Callable[[random.Random, bytearray], None]] = (
 
 
 def mutate_json(draws: random.Random, value: Any, changes: int = 1) -> str:
-    """Return the text of a JSON value in which some parts, drawn evenly, are others or missing."""
+    """Return a JSON value as text, with some parts, drawn uniformly, replaced or removed."""
     holder = [json.loads(json.dumps(value))]
     raw: dict[str, str] = {}
     for _ in range(changes):
@@ -174,7 +174,7 @@ def _holds(container: Any, key: Any) -> bool:
 
 
 def _places(container: Any) -> Any:
-    """Yield (container, key) of every value within a container."""
+    """Yield (container, key) for every value inside a container."""
     for key in [*container] if isinstance(container, dict) else range(len(container)):
         yield container, key
         if isinstance(container[key], dict | list):
@@ -182,5 +182,5 @@ def _places(container: Any) -> Any:
 
 
 def encode_loosely(text: str) -> bytes:
-    """Return UTF-8 in which lone surrogates are written as if they were characters."""
+    """Return UTF-8, with lone surrogates encoded like characters."""
     return text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""JSONL prompts and the JSONL files of tasks, with the prompts of every objective's form."""
+"""JSONL prompts in the form of every objective, and the JSONL files of tasks."""
 
 import json
 import random
@@ -31,7 +31,7 @@ _NAME = "mutated"
 
 
 def make_prompt_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a file of prompts, each asked in the form of an objective."""
+    """Return a case: a file of prompts, read in the form of an objective."""
     records = [{"prompt": _prompt(draws), "id": number} for number in range(draws.randint(1, 4))]
     path, done = _write(draws, folder, records)
 
@@ -58,7 +58,7 @@ def make_prompt_case(draws: random.Random, folder: Path, valid: Path) -> Case:
                         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < tokenizer.vocab_size:
                             raise Wrong(f"the tokens of a prompt are outside of the vocabulary: {tokens}")
         except BirdieError as error:
-            # The verb puts the place of the record before it.
+            # The verb prints the position of the record before the message.
             raise Refused(f"{_NAME}: {error}") from error
         return f"{len(found)} prompts as {objective}"
 
@@ -72,7 +72,7 @@ def _prompt(draws: random.Random) -> str:
     return "".join(parts)[:20_000].encode("utf-8", "replace").decode()
 
 
-# What a file of each task that reads JSONL may hold, and settings beside its path.
+# Task -> a valid record of its file, and settings to add after the path.
 _CHOICE = {"prompt": "a?", "choices": ["b", "c c"], "label": "B", "n": 1, "id": "q"}
 _TASKS: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
     "jsonl": (
@@ -129,7 +129,7 @@ _TASKS: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
 
 
 def make_task_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: the file of a task, read as evaluation and as fine-tuning read it."""
+    """Return a case: a task's file, read as evaluation and fine-tuning read it."""
     name = draws.choice(tuple(_TASKS))
     record, settings = _TASKS[name]
     records = [{**record, **({"id": str(number)} if "id" in record else {})} for number in range(3)]
@@ -155,7 +155,7 @@ def make_task_case(draws: random.Random, folder: Path, valid: Path) -> Case:
 
 
 def _write(draws: random.Random, folder: Path, records: list[dict[str, Any]]) -> tuple[Path, str]:
-    """Write records, mostly with a fault; return the file and what was done."""
+    """Write records, usually with a fault. Return the file and a description of the fault."""
     path = folder / f"{_NAME}.jsonl"
     lines = [json.dumps(record, ensure_ascii=draws.random() < 0.5) for record in records]
     number, done = draws.randrange(len(lines)), "valid"

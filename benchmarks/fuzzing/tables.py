@@ -1,4 +1,4 @@
-"""The files of tasks that are tables: GLUE's, and those of pairs of sentences."""
+"""Tables of tasks: the files of GLUE and of sentence pairs."""
 
 import json
 import random
@@ -24,7 +24,7 @@ _PAIRS = {
 
 
 def make_table_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a table with other cells, lines or bytes, read as evaluation reads it."""
+    """Return a case: a table with changed cells, lines or bytes, read as evaluation reads it."""
     if draws.random() < 0.6:
         dataset = draws.choice(tuple(UNLABELLED_COLUMNS))
         rows = [("abc", "def ghi", draws.choice(labels_of(dataset))) for _ in range(3)]

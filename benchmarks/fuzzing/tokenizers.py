@@ -12,7 +12,7 @@ _NAME = "mutated"
 
 
 def make_tokenizer_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a tokenizer's file, loaded and used in all ways."""
+    """Return a case: a changed file of a tokenizer. The program loads and uses the tokenizer."""
     is_json = draws.random() < 0.4
     path = folder / f"{_NAME}.model"
     original = (valid / HUGGINGFACE / "tokenizer.json" if is_json else valid / MODEL).read_bytes()
@@ -23,7 +23,7 @@ def make_tokenizer_case(draws: random.Random, folder: Path, valid: Path) -> Case
         case 4:
             data, done = mutate_bytes(draws, original, 200), "many bytes changed"
         case 5 if not is_json:
-            # The first bytes of a model are its pieces; the last ones are its settings.
+            # A model file starts with its pieces and ends with its settings.
             data = original[:-400] + mutate_bytes(draws, original[-400:])
             done = "bytes of the settings changed"
         case 6 if draws.random() < 0.3:

@@ -30,7 +30,7 @@ _WHOLE = "whole"
 
 
 def make_valid_files(folder: Path) -> None:
-    """Make the files in `folder`, unless they are there. Verbs run in forks of this process."""
+    """Make the files in `folder` unless they exist. The verbs run in forks of this process."""
     if (folder / _WHOLE).exists():
         return
     shutil.rmtree(folder, ignore_errors=True)

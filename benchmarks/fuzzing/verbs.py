@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.fuzzing.cases import Refused, Wrong, end_as_accepted
 from tests.forked_verbs import exit_status_of_verb
 
-# Programs of a few operations, which JAX compiles for the values of settings, and that of checksums.
+# JAX compiles programs of a few operations for the values of settings, and a program for checksums.
 _SMALL_PROGRAM_CHARACTERS = 6000
 _SMALL = ("jit_checksums", "jit__identity_fn", "jit_all_finite", "jit__threefry")
 _REFUSED_STATUS = (1, 2)
@@ -52,9 +52,10 @@ def read_stderr() -> str:
 
 
 def stop_at_compilation() -> None:
-    """End the process, as one whose input is accepted, where JAX compiles a program of some size.
+    """End this process with an accepted input when JAX is about to compile a large program.
 
-    A process of Python's that would do the work, as for a search of mixtures, is an end too.
+    The process also ends when it would start another Python process for its work, as the search of mixtures
+    does.
     """
     from jax._src import compiler
 

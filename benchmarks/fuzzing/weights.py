@@ -1,4 +1,4 @@
-"""Folders of safetensors, of ours and of Hugging Face's, and files of saved states."""
+"""Folders of safetensors, in our format and in Hugging Face's, and files of saved states."""
 
 import json
 import random
@@ -15,7 +15,7 @@ _OFFSETS = (-1, 0, 1, 4, 2**31, 2**62, 2**63, 2**64, 1.5, "0", None)
 
 
 def make_weights_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a folder of a model, or a saved state, with a file that was changed."""
+    """Return a case: a folder of a model, or a saved state, with a changed file."""
     which = draws.choice((EXPORTED, EXPORTED, HUGGINGFACE, HUGGINGFACE, STATE))
     if which == STATE:
         path = folder / STATE
@@ -57,7 +57,7 @@ def _of_file(draws: random.Random, path: Path, which: str, folder: Path) -> Case
 
 
 def _change_header(draws: random.Random, original: bytes) -> tuple[bytes, str]:
-    """Return a file of safetensors in which the length or the contents of the header are others."""
+    """Return a safetensors file with a changed length or changed contents of the header."""
     length = int.from_bytes(original[:8], "little")
     header: dict[str, Any] = json.loads(original[8 : 8 + length])
     body = original[8 + length :]
