@@ -12,8 +12,8 @@ critics and takes under two minutes on two CPU cores.
 --priors compares both settings of `bandit.candidate_prior` instead, at 104 arms in the classes of the
 birdie mixture, with a smaller critic. The losses of all arms fall in proportion to the probability of the
 rewarding part: a class of 16 arms, a class of one arm, or one arm of the class of 54. The command prints
-the probability of that part in the last third of all proposals that do not explore. It takes four
-minutes.
+the probability of that part in the proposals without exploration, over the last third of all decisions.
+It takes four minutes.
 """
 
 import time

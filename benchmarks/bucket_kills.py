@@ -188,7 +188,7 @@ def _summary(runs: list[dict[str, Any]], duration: float) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Train on a disk, train undisturbed in the bucket for the duration, and then kill runs."""
+    """Run on a disk, run undisturbed in the bucket to measure the duration, and then kill runs."""
     del arguments
     from birdie_jax.storage import upload
     from birdie_jax.storage.object_store import make_path

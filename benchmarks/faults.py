@@ -43,7 +43,7 @@ def _read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def _open_cases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Yield the cases without a result, in turns of all kinds."""
+    """Yield the cases without a result, with the kinds in turn."""
     cases = _read_results(options.results)
     done = {(case["kind"], case["number"]) for case in cases if case["seed"] == options.seed}
     for number in range(options.cases):

@@ -52,7 +52,7 @@ def random_parameters(model):
 
 
 def birdie(config: ModelConfig, vocab_size: int, rows: int, tokens: int) -> Contestant:
-    """Return a model of this package with random parameters. Its answers have no stop token."""
+    """Return a model of this package with random parameters and without stop tokens."""
     model = build_model(config, vocab_size)
     settings = DecodeSettings(model, GREEDY, tokens, tokens + 1)
     params = cast_parameters(random_parameters(model), parameter_policies(model))
@@ -96,7 +96,7 @@ def measure(contestant, contexts, rounds):
 
 
 def report(contestant, arguments):
-    """Print the table, with a line for each length."""
+    """Print the lines of a contestant, one for each length."""
     lengths, rows, tokens = arguments.contexts, arguments.rows, arguments.tokens
     vocab_size, rounds = arguments.vocab_size, arguments.rounds
     random = np.random.default_rng(1)

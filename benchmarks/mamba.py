@@ -1,7 +1,7 @@
 """Compare our Mamba with transformers' and mambapy's at the same sizes: `python -m benchmarks.mamba`.
 
-The script requires torch, transformers and mambapy (`pip install torch transformers`, `pip install
---no-deps mambapy`). You can install them in a separate folder at the end of PYTHONPATH.
+The script requires torch, transformers and mambapy (`pip install torch transformers`,
+`pip install --no-deps mambapy`). You can install them in a separate folder at the end of PYTHONPATH.
 
 Training: tokens per second of a step of AdamW on random rows, causal, float32. Each implementation uses
 the cores that it chooses. mambapy trains with its parallel scan. transformers trains with its loop over

@@ -3,7 +3,7 @@
 The script prints, for each mixture, number of rows and lookahead:
 
 - the speed from token shards to packed batches, in millions of tokens (context and target) per second of
-CPU time, which excludes other programs on the core;
+  CPU time, which excludes other programs on the core;
 - the shares of positions that are padding and that are spacing between samples;
 - the wall time of a batch, as the median and the 99th percentile;
 - the number of examples in a row;

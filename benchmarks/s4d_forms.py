@@ -10,11 +10,11 @@ The script prints two tables for the CPU of this machine, in float32:
    without the layer (y = u), in compiled FLOPs and time. --layers sets the number of layers (0: no table),
    --width the width.
 2. One bidirectional layer, forward and backward, at several lengths with the same number of tokens in a
-batch, in microseconds and compiled FLOPs per token. The forms are the masked Toeplitz form and chunks
-with a carried state, both with resets; the published form by FFT, without resets; and attention within
-samples. --forward measures a forward pass alone, as in figure 7 of "Pretraining Without Attention", and
-adds the recurrence, token by token. The backward pass of the recurrence would keep a state for each
-token. --forms chooses the forms. --plot draws the table.
+   batch, in microseconds and compiled FLOPs per token. The forms are the masked Toeplitz form and chunks
+   with a carried state, both with resets; the published form by FFT, without resets; and attention within
+   samples. --forward measures a forward pass alone, as in figure 7 of "Pretraining Without Attention", and
+   adds the recurrence, token by token. The backward pass of the recurrence would keep a state for each
+   token. --forms chooses the forms. --plot draws the table.
 
 To keep freed memory, as `train` does, set these variables for the command: MALLOC_ARENA_MAX=1
 MALLOC_MMAP_MAX_=0 MALLOC_TOP_PAD_=268435456 MALLOC_TRIM_THRESHOLD_=2147483647.

@@ -1,7 +1,7 @@
 """Time linear_scan and other scans on this machine: `python -m benchmarks.scan`.
 
-The shape on a CPU is [8, 2048, 1024] in float32. The shapes on a GPU or TPU are [8, 2048, 2048] and [1,
-16384, 2048] in bfloat16 and float32. For a forward pass, and for a forward with a backward pass, the
+The shape on a CPU is [8, 2048, 1024] in float32. The shapes on a GPU or TPU are [8, 2048, 2048] and
+[1, 16384, 2048] in bfloat16 and float32. For a forward pass, and for a forward with a backward pass, the
 script prints:
 
 - milliseconds;

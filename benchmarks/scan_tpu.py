@@ -3,7 +3,7 @@
 The script prints, for each chip, dtype, shape and pass:
 
 - the bytes that the program moves, as a multiple of the bytes of three (forward) or five (backward)
-accesses per element; five and nine for gated_scan;
+  accesses per element; five and nine for gated_scan;
 - the number of whole operands copied around the kernel;
 - the elements per cycle that its loops process, and the elements per cycle that the memory can deliver.
 
@@ -129,7 +129,7 @@ def compile_gated(cell, topology, shape, dtype, pass_name):
 
 
 def compile_other(scan, topology, shape, dtype, pass_name):
-    """Return the moved bytes and copies of another implementation; "backward" is the part of its gradient."""
+    """Return the moved bytes and copies of another implementation; for "backward", of its gradient alone."""
     block = tpu_programs.abstract(topology)(shape, dtype)
 
     def gradient(a, x, dh):

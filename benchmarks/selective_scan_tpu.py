@@ -4,10 +4,10 @@ The script prints, for each chip, dtype and pass at [8, 2048, channels] with 16 
 and with resets:
 
 - the bytes that the program moves, as a multiple of four accesses per element forward (u, dt, z, y) and
-seven backward;
+  seven backward;
 - the number of whole operands copied around the kernel;
 - the elements per cycle that its loops process, the elements per cycle if every slot of the vector unit
-held one of their operations, and the elements per cycle that the memory can deliver.
+  held one of their operations, and the elements per cycle that the memory can deliver.
 
 The script requires `pip install libtpu` (launch/compilers.sh).
 """

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 
-# Without the first three: the state before these optimizations.
+# Form -> the optimizations that it leaves out.
 FORMS = {
     "now": (),
     "memory given back": ("memory",),

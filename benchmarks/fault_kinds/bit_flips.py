@@ -48,7 +48,7 @@ def flip_and_start(
 
     The function draws a kind of file first, so rare kinds count as much as frequent ones. A program that
     refuses the file must name it, or the folder of the checkpoint or the text. Then the function restores
-    the bit.
+    the bit and starts the program again.
 
     Args:
         draws: the random numbers that choose the bit.
@@ -90,8 +90,8 @@ def flip_and_start(
         case["odd"].append(f"status {ended.status} after the bit was mended: {ended.errors[-500:]}")
     else:
         found = differences(reference.end, program.end(workdir))
-        # If the program ends, the file and its checkpoint may differ, because the program can read a newer
-        # checkpoint. Nothing else may differ.
+        # If no start noticed the bit, only the file and its checkpoint may differ: the start can have read a
+        # newer checkpoint.
         own = (name, f"{checkpoint.removeprefix('checkpoints/')}/") if case["verdict"] == "ended" else ()
         case["different"] = [each for each in found if not each.startswith(own)]
         if len(found) > len(case["different"]):

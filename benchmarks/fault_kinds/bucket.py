@@ -70,7 +70,7 @@ class Store:
         self.environment = gcs_environment(f"http://{proxy}")
 
     def set_faults(self, *faults: tuple) -> None:
-        """Disturb requests by the given faults only; a fault is (name, arguments...) of a `FailingProxy`."""
+        """Set the faults of the proxy; each is (name, arguments...) of a `FailingProxy`."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(faults) + "\n")
         self._process.stdin.flush()

@@ -33,7 +33,7 @@ class Program(NamedTuple):
             process, which returns the exit status.
         saved: (folder) -> the complete results so far, as name -> digest of the bytes.
         lost: (complete results before, complete results now) -> the names of results that must not be lost
-        but are.
+            but are.
         end: (folder) -> all results at the end of the program, as name -> digest.
     """
 

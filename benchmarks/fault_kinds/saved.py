@@ -24,7 +24,7 @@ def _digest_of_files(folder: Path) -> str:
 
 
 def lost_checkpoints(before: Mapping[str, str], now: Mapping[str, str], keep: int) -> list[str]:
-    """Return those of the newest `keep` checkpoints that were complete before and are now missing or changed."""
+    """Return the newest `keep` checkpoints that were complete before and are now missing or changed."""
     newest = sorted(before.keys() | now.keys())[-keep:]
     return [name for name in newest if name in before and before[name] != now.get(name)]
 
