@@ -57,9 +57,9 @@ def _measure(root: str) -> list[tuple[float, ...]]:
             looking = 0.0
             for _ in range(_CHECKS):
                 time.sleep(0.1)
-                asked = time.monotonic()
+                check_began = time.monotonic()
                 checkpoints.check()
-                looking += time.monotonic() - asked
+                looking += time.monotonic() - check_began
                 if workdir.saved_steps()[-1:] == [step]:
                     break
             checkpoints.wait()

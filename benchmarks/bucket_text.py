@@ -53,9 +53,9 @@ def _measure(name: str, place: str, mirror_gib: int) -> None:
     waits = []
     for _ in range(_BATCHES.value):
         time.sleep(_STEP_SECONDS.value)
-        asked = time.perf_counter()
+        wait_began = time.perf_counter()
         next(batches)
-        waits.append(time.perf_counter() - asked)
+        waits.append(time.perf_counter() - wait_began)
     mixtures.close()
     close_prefetched(batches)
     print(

@@ -55,8 +55,8 @@ def _open_cases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
 def _in_words(kind: str, number: int, case: dict[str, Any]) -> str:
     faults = [f"{name}: {case[name][:3]}" for name in _FAULTS if case[name]]
     statuses = ", ".join(str(start["status"]) for start in case["starts"])
-    said = "; ".join(faults) if faults else case.get("verdict", "equal")
-    return f"{kind} {number} ({case['program']}, {case['seconds']:.1f} s): statuses {statuses}: {said}"
+    verdict = "; ".join(faults) if faults else case.get("verdict", "equal")
+    return f"{kind} {number} ({case['program']}, {case['seconds']:.1f} s): statuses {statuses}: {verdict}"
 
 
 def table(cases: list[dict[str, Any]]) -> str:

@@ -99,12 +99,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _cases_left(
-    asked: argparse.Namespace, done: Mapping[tuple[str, int], Outcome]
+    options: argparse.Namespace, done: Mapping[tuple[str, int], Outcome]
 ) -> list[tuple[str, int]]:
-    if asked.again:
+    if options.again:
         return [case for case, outcome in done.items() if outcome.outcome in FINDINGS]
-    seeds = range(asked.seed, asked.seed + asked.cases)
-    cases = [(asked.kind or kind_of(seed), seed) for seed in seeds]
+    seeds = range(options.seed, options.seed + options.cases)
+    cases = [(options.kind or kind_of(seed), seed) for seed in seeds]
     return [case for case in cases if case not in done]
 
 
@@ -117,11 +117,11 @@ def _show(kind: str, seed: int, valid: Path) -> None:
 
 def main() -> None:
     """Make the valid files, and run the remaining cases."""
-    asked = _arguments()
-    results = asked.results.resolve()
+    options = _arguments()
+    results = options.results.resolve()
     path, valid = results / "results.jsonl", results / "valid"
     done = read_results(path)
-    if asked.table:
+    if options.table:
         print("\n".join(table(done)))
         return
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -132,12 +132,12 @@ def main() -> None:
         import_module(f"benchmarks.fuzzing.{module}")
     prepare_forks()
     make_valid_files(valid)
-    if asked.case:
-        kind, _, seed = asked.case.partition(":")
+    if options.case:
+        kind, _, seed = options.case.partition(":")
         _show(kind, int(seed), valid)
         return
-    end, findings = time.monotonic() + asked.seconds, 0
-    for kind, seed in _cases_left(asked, done):
+    end, findings = time.monotonic() + options.seconds, 0
+    for kind, seed in _cases_left(options, done):
         if time.monotonic() > end:
             break
         outcome = run_case(kind, seed, partial(make_case, kind), valid)

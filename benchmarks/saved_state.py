@@ -63,7 +63,7 @@ def measure(name: str, bidirectional: bool, arguments: argparse.Namespace) -> No
         random.integers(256, _VOCAB, count).astype(np.int32)
         for count in (arguments.context, arguments.question)
     )
-    asked, whole = Prompt(question, _NONE), Prompt(np.concatenate([context, question]), _NONE)
+    short, full = Prompt(question, _NONE), Prompt(np.concatenate([context, question]), _NONE)
     identity = ModelIdentity(name, "random parameters", 0, config.dtype, "-", "-", "-")
 
     def read():
@@ -77,16 +77,16 @@ def measure(name: str, bidirectional: bool, arguments: argparse.Namespace) -> No
 
         size = write_state(path, read(), identity, arm=name, objective=name, marker=None)
         state = load()
-        first_token(generator, asked, state)
-        first_token(generator, whole, None)
-        token_seconds(generator, asked, state, arguments.tokens)
-        anew = [seconds(first_token, generator, whole, None)[1] for _ in range(arguments.long_rounds)]
+        first_token(generator, short, state)
+        first_token(generator, full, None)
+        token_seconds(generator, short, state, arguments.tokens)
+        anew = [seconds(first_token, generator, full, None)[1] for _ in range(arguments.long_rounds)]
         reads = [seconds(read)[1] for _ in range(arguments.long_rounds)]
         loads, firsts, each = [], [], []
         for _ in range(arguments.rounds):
             loads.append(seconds(load)[1])
-            firsts.append(seconds(first_token, generator, asked, state)[1])
-            each.append(token_seconds(generator, asked, state, arguments.tokens))
+            firsts.append(seconds(first_token, generator, short, state)[1])
+            each.append(token_seconds(generator, short, state, arguments.tokens))
     reading = "both directions" if bidirectional else "causal, chunks of 8,192"
     print(
         f"| {name}, {reading} | {median(reads):.2f} | {size:,} | {1e3 * median(loads):.2f} "

@@ -129,7 +129,7 @@ def compile_gated(cell, topology, shape, dtype, pass_name):
 
 
 def compile_other(scan, topology, shape, dtype, pass_name):
-    """Return the moved bytes and copies of another implementation; for "backward", of its gradient alone."""
+    """Return the moved bytes and copies of another implementation; "backward" is its gradient alone."""
     block = tpu_programs.abstract(topology)(shape, dtype)
 
     def gradient(a, x, dh):

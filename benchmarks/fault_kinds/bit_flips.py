@@ -90,8 +90,8 @@ def flip_and_start(
         case["odd"].append(f"status {ended.status} after the bit was mended: {ended.errors[-500:]}")
     else:
         found = differences(reference.end, program.end(workdir))
-        # If no start noticed the bit, only the file and its checkpoint may differ: the start can have read a
-        # newer checkpoint.
+        # If no start noticed the bit, only the file and its checkpoint may differ: the start can have
+        # read a newer checkpoint.
         own = (name, f"{checkpoint.removeprefix('checkpoints/')}/") if case["verdict"] == "ended" else ()
         case["different"] = [each for each in found if not each.startswith(own)]
         if len(found) > len(case["different"]):

@@ -192,8 +192,8 @@ def failing(draws: random.Random, store: Store) -> list[Step]:
 
     def step() -> Step:
         faults = [_draw_fault(draws) for _ in range(draws.randint(1, 3))]
-        said = "; ".join(f"{each.name}{each.arguments}" for each in faults)
-        return Step(before=lambda _: store.set_faults(*faults), fault=said, check=_check)
+        description = "; ".join(f"{each.name}{each.arguments}" for each in faults)
+        return Step(before=lambda _: store.set_faults(*faults), fault=description, check=_check)
 
     def begin(folder: Path) -> None:
         store.remove(_prefix(folder))

@@ -103,12 +103,12 @@ def run_case(kind: str, seed: int, make: MakeCase, valid: Path, keep: Path | Non
     """
     folder = keep or _new_folder()
     began = time.monotonic()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            _run_in_child(random.Random(f"{kind}/{seed}"), make, folder, valid, said.fileno(), writing)
+            _run_in_child(random.Random(f"{kind}/{seed}"), make, folder, valid, stderr.fileno(), writing)
         os.close(writing)
         verdict, limit = _watch(child, reading)
         _, status = os.waitpid(child, 0)
@@ -183,7 +183,7 @@ def _run_in_child(
     draws: random.Random, make: MakeCase, folder: Path, valid: Path, *descriptors: int
 ) -> NoReturn:
     global _write_verdict  # noqa: PLW0603 - one case a process
-    said, writing = descriptors
+    stderr, writing = descriptors
 
     def write(**fields: str) -> None:
         data = json.dumps(fields).encode("ascii") + b"\n"
@@ -204,7 +204,7 @@ def _run_in_child(
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(said, 2)
+        os.dup2(stderr, 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
         resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))

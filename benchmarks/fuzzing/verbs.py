@@ -27,16 +27,16 @@ def run_verb(verb: str, arguments: Sequence[str]) -> str:
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
     status = exit_status_of_verb(verb)
     sys.stderr.flush()
-    said = read_stderr()
+    stderr = read_stderr()
     if status == 0:
         return "ends with status 0"
-    if status not in _REFUSED_STATUS and "Traceback" not in said:
-        raise Wrong(f"ends with status {status}: {said[-500:]}")
-    if not said.strip():
+    if status not in _REFUSED_STATUS and "Traceback" not in stderr:
+        raise Wrong(f"ends with status {status}: {stderr[-500:]}")
+    if not stderr.strip():
         raise Wrong(f"ends with status {status} without a word")
-    if f"birdie_jax.{verb}: " not in said and "Traceback" not in said:
-        raise Wrong(f"ends with status {status}, and no line is the verb's: {said[-500:]}")
-    raise Refused(said)
+    if f"birdie_jax.{verb}: " not in stderr and "Traceback" not in stderr:
+        raise Wrong(f"ends with status {status}, and no line is the verb's: {stderr[-500:]}")
+    raise Refused(stderr)
 
 
 class _Process(subprocess.Popen):
