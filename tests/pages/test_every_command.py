@@ -156,8 +156,14 @@ def check_pip(rest: list[str], *, whole: bool) -> None:
     options = argparse.ArgumentParser(exit_on_error=False)
     options.add_argument("--constraint", type=lambda name: (REPOSITORY / name).resolve(strict=True))
     options.add_argument("--editable", action="store_true")
-    options.add_argument("project")
-    check_extras(re.findall(r"^(?:\.|birdie-jax)\[(.*)\]", options.parse_args(rest[1:]).project))
+    options.add_argument("projects", nargs="+")
+    pinned = re.findall(r"^(\S+)==", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    given = options.parse_args(rest[1:])
+    for project in given.projects:
+        ours = re.match(r"(?:\.|birdie-jax)(?:\[(.*)\])?$", project)
+        if given.constraint and not ours:
+            assert project in pinned, f"{project}: constraints.txt does not pin it"
+        check_extras([ours[1]] if ours and ours[1] else [])
 
 
 def check_extras(extras: Sequence[str]) -> None:
@@ -276,6 +282,7 @@ def test_every_launcher_verb_and_configuration_is_shown():
     assert {f"docs/launch_{name}.md" for name in ("local", "tpu_pod", "gke", "slurm")} <= pages
 
 
+PIP = ("python", "-m", "pip", "install")
 TRAIN = ("python", "-m", "birdie_jax.train", "--workdir=runs/a")
 ON_A_POD = (
     *("python", "-m", "launch.tpu_pod", "train", "--name=birdie", "--zone=a"),
@@ -294,7 +301,8 @@ ON_A_POD = (
         (("python", "-m", "birdie_jax.generate", "--promt=x"), "Unknown command line flag 'promt'"),
         (("bash", "launch/quick.sh"), "launch/quick.sh: no such file"),
         (("docker", "build", "--file=launch/Image"), "launch/Image: no such file"),
-        ((".venv/bin/python", "-m", "pip", "install", "--editable", ".[gpus]"), "gpus: no such extra"),
+        ((*PIP, "--editable", ".[gpus]"), "gpus: no such extra"),
+        ((*PIP, "--constraint=constraints.txt", "tranformers"), "constraints.txt does not pin it"),
         ((*TRAIN[:3], "--config=configs/tiny.py"), "['workdir'] not given"),
         ((*TRAIN, "--config=configs/tiny.py", "--config.model.width=3"), "unknown field 'width'"),
         ((*TRAIN, "--config=configs/tiny.py", "--config.mesh.data=3"), "config.mesh: found data=3"),
