@@ -252,7 +252,7 @@ class Checkpoints:
         advice = "make room and " if is_full(error) and not remote else ""
         good, cause = self._workdir.last_good(), _FULL if _FULL in str(error) else first_line(error)
         if is_remote(self.directory):
-            # A bucket has no folders, so a missing file means that its upload failed.
+            # A bucket has no folders, so a missing file means that its object has not arrived.
             cause = f"the store did not answer: {cause}" if isinstance(error, _MISSING) else cause
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"
