@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.objectives import make_mixture
 from studies.one_training import OneTraining
 from studies.runner import main
 from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
-from studies.tables import rows_of_table, section
+from studies.tables import mean_over_seeds, rows_of_table, section
 
 PARTS = 6
 # Classes of `small_models` by group, with their proportions within the group.
@@ -183,12 +182,10 @@ class MixtureGrid(OneTraining[Scale, Run]):
             rows = []
             for mixture in best_mixtures(results):
                 found = {run.seed: objective(results[run]) for run in results if run.mixture == mixture}
-                values = np.array([found[seed] for seed in FRESH_SEEDS if seed in found])
-                interval = seed_interval(values) if len(values) > 1 else None
-                spread = f" ({interval.low:.3f} .. {interval.high:.3f})" if interval else ""
+                values = [found[seed] for seed in FRESH_SEEDS if seed in found]
                 by_seed = ", ".join(f"{value:.3f}" for value in values)
                 cells = [f"{sixths}/6" for sixths in mixture]
-                rows.append([*cells, f"{values.mean():.3f}{spread}" if len(values) else "", by_seed])
+                rows.append([*cells, mean_over_seeds(values, ".3f") if values else "", by_seed])
             head = [*GROUPS, "J, mean over fresh seeds (95 %)", "by seed"]
             sections.append(section("The best four, fresh seeds", rows_of_table(head, rows)))
         return sections

@@ -23,7 +23,6 @@ import optax
 from matplotlib.figure import Figure
 
 from birdie_jax.batch import Batch
-from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine.sharded_step import StepMetrics, take_step
 from birdie_jax.engine.state import TrainState
@@ -40,7 +39,7 @@ from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.tasks.associative_recall import AssociativeRecall
 from studies.figure_style import series_colour, series_marker
 from studies.runner import Outcome, Study, main
-from studies.tables import cells_of_circumstances, rows_of_table, section
+from studies.tables import cells_of_circumstances, mean_over_seeds, rows_of_table, section
 from studies.verbs import Clock
 
 FEATURES, LAYERS = 64, 2
@@ -208,11 +207,9 @@ class Recall(Study[Scale, Run]):
         head = ["mixer", "numbers a layer", "parameters", "best rate", "values recalled", "by seed"]
         rows = []
         for (name, state), (rate, values, parameters) in best.items():
-            interval = seed_interval(np.array(values)) if len(values) > 1 else None
-            spread = f" ({100 * interval.low:.0f} .. {100 * interval.high:.0f})" if interval else ""
             by_seed = ", ".join(f"{100 * value:.0f}" for value in values)
             cells = [name, f"{state:,}", f"{parameters:,}", f"{rate:g}"]
-            rows.append([*cells, f"{100 * np.mean(values):.0f} %{spread}", by_seed])
+            rows.append([*cells, mean_over_seeds([100 * value for value in values], ".0f", " %"), by_seed])
         rates = sorted({run.rate for run in results})
         sweep = [
             [

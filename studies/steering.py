@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.mixture_search.design import stages_text
 from studies.figure_style import series_colour
 from studies.mixture_grid import (
@@ -35,7 +34,7 @@ from studies.one_training import OneTraining
 from studies.progress import seconds_of
 from studies.runner import main
 from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
-from studies.tables import rows_of_table, section
+from studies.tables import mean_over_seeds, rows_of_table, section
 
 EVERY_STEPS = 16
 SEEDS = (5, 6, 7, 8)
@@ -137,9 +136,9 @@ def objectives(results: Results) -> dict[str, dict[int, float]]:
         }
         if by_seed:
             found[contender] = dict(sorted(by_seed.items()))
-    if "published" in found and UNIFORM in found and TWO_BATCHES in found:
-        two, one = found[TWO_BATCHES], found[UNIFORM]
-        offset = np.mean([two[seed] - one[seed] for seed in two.keys() & one.keys()])
+    two, one = found.get(TWO_BATCHES, {}), found.get(UNIFORM, {})
+    if "published" in found and (seeds := two.keys() & one.keys()):
+        offset = np.mean([two[seed] - one[seed] for seed in seeds])
         found["published"] = {seed: value - offset for seed, value in found["published"].items()}
     return found
 
@@ -277,13 +276,8 @@ def _halves(shares: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray
 
 
 def _difference(values: Mapping[int, float], reference: Mapping[int, float]) -> str:
-    paired = np.array([value - reference[seed] for seed, value in values.items() if seed in reference])
-    if values is reference or not len(paired):
-        return ""
-    if len(paired) < 2:
-        return f"{paired[0]:+.3f}"
-    interval = seed_interval(paired)
-    return f"{interval.mean:+.3f} ({interval.low:+.3f} .. {interval.high:+.3f})"
+    paired = [value - reference[seed] for seed, value in values.items() if seed in reference]
+    return mean_over_seeds(paired, "+.3f") if paired and values is not reference else ""
 
 
 if __name__ == "__main__":

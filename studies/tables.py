@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.evaluation_record import Interval
 
 _HOUR = 3600.0
@@ -26,6 +29,21 @@ def rows_of_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def percent(interval: Interval) -> str:
     """Return a mean share with its interval, in per cent."""
     return f"{100 * interval.mean:.1f} ({100 * interval.low:.1f} .. {100 * interval.high:.1f})"
+
+
+def mean_over_seeds(values: Sequence[float], form: str, unit: str = "") -> str:
+    """Return the mean of one value per seed, with its 95 % t-interval if there are two seeds or more.
+
+    Args:
+        values: the values, or paired differences.
+        form: the format of a number, such as ".3f".
+        unit: text after the mean.
+    """
+    mean = f"{np.mean(values):{form}}{unit}"
+    if len(values) < 2:
+        return mean
+    interval = seed_interval(np.array(values))
+    return f"{mean} ({interval.low:{form}} .. {interval.high:{form}})"
 
 
 def hours(seconds: float) -> str:

@@ -5,19 +5,18 @@ A causal model of c channels (Cc) has c channels that read forwards. A model tha
 entries to the answer. If it precedes the book, a model can carry one entry.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from birdie_jax.comparison.seed_interval import seed_interval
 from studies.figure_style import series_colour, series_marker
 from studies.retrieval.arms import Results
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import PHONEBOOK
 from studies.retrieval.plans import PROCEDURES, Run
 from studies.retrieval.tables import table_of_runs
-from studies.tables import rows_of_table, section
+from studies.tables import mean_over_seeds, rows_of_table, section
 
 _DECIDING_CELLS = ("entries_8", "entries_16")
 _AFTER, _BEFORE = "after", "before"
@@ -53,7 +52,9 @@ def deciding_score(answers: Answers, place: str) -> float:
     return float(np.mean([answers[place][cell] for cell in _DECIDING_CELLS]))
 
 
-def differences(found: Mapping[str, Mapping[int, Answers]], first: str, second: str, place: str) -> list:
+def differences(
+    found: Mapping[str, Mapping[int, Answers]], first: str, second: str, place: str
+) -> list[float]:
     """Return the points that the first arm is above the second, by the seeds of both."""
     seeds = sorted(set(found.get(first, ())) & set(found.get(second, ())))
     return [
@@ -100,26 +101,19 @@ def _table_of_differences(found: Mapping[str, Mapping[int, Answers]]) -> str:
         by_place = {place: differences(found, first, second, place) for place in places}
         if not by_place[places[0]]:
             continue
-        interaction = np.subtract(by_place[_AFTER], by_place[_BEFORE])
+        interaction = [a - b for a, b in zip(by_place[_AFTER], by_place[_BEFORE], strict=True)]
         rows.append(
             [
                 f"{first} less {second}",
                 str(len(interaction)),
-                *(_interval(values) for values in by_place.values()),
-                _interval(interaction),
+                *(mean_over_seeds(values, "+.0f") for values in by_place.values()),
+                mean_over_seeds(interaction, "+.0f"),
             ]
         )
     if not rows:
         return "No two arms have a seed in common yet."
     head = ["arms", "seeds", *(f"question {place}" for place in places)]
     return rows_of_table([*head, "interaction: after less before"], rows)
-
-
-def _interval(values: Sequence[float] | np.ndarray) -> str:
-    if len(values) < 2:
-        return f"{values[0]:+.0f}"
-    interval = seed_interval(np.array(values))
-    return f"{interval.mean:+.0f} ({interval.low:+.0f} .. {interval.high:+.0f})"
 
 
 def direction_figures(results: Results) -> Iterator[tuple[str, Figure]]:

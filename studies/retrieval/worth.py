@@ -11,9 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.config import parse_config
-from birdie_jax.evaluation_record import Interval
 from birdie_jax.models.layer_stacks import make_mixer
 from studies.figure_style import series_colour, series_marker
 from studies.mixture_grid import class_of_arm, mean_of_classes
@@ -31,7 +29,7 @@ from studies.seed_statistics import (
     median_time,
     paired_log_rank,
 )
-from studies.tables import rows_of_table, section
+from studies.tables import mean_over_seeds, rows_of_table, section
 
 _HALF, _CELL = 0.5, "entries_2"
 _SIZE = (8.0, 5.0)
@@ -246,15 +244,11 @@ def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
         return "No two arms have two seeds in common yet."
     for title, read in measures.items():
         cells = [
-            _interval(seed_interval(np.array([read(b) - read(a) for a, b in zip(*pair, strict=True)])))
+            mean_over_seeds([read(b) - read(a) for a, b in zip(*pair, strict=True)], ".3g")
             for pair in columns
         ]
         rows.append([title, *cells])
     return rows_of_table(head, rows)
-
-
-def _interval(interval: Interval) -> str:
-    return f"{interval.mean:.3g} ({interval.low:.3g} .. {interval.high:.3g})"
 
 
 def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:

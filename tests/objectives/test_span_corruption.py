@@ -18,7 +18,7 @@ from birdie_jax.objectives import make_objective
         (512, 0.15, 3, 77, 26),
         (512, 0.5, 64, 256, 4),
         (100, 0.05, 32, 5, 1),
-        (100, 0.9, 1, 90, 10),  # no more than one span per kept token
+        (100, 0.9, 1, 90, 10),  # at most one span per kept token
         (2, 0.01, 3, 1, 1),
         (2, 0.99, 3, 1, 1),
         (10, 0.25, 1, 2, 2),  # rounds half to even, as T5 does
