@@ -9,44 +9,26 @@ best four with four fresh seeds, which decide the best. J is the mean over the c
 core. --text: any value of config.data.source.
 """
 
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from birdie_jax.objectives import make_mixture
+from studies.class_objective import GROUPS, mean_of_classes, stage_of
 from studies.one_training import OneTraining
 from studies.runner import main
 from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
 from studies.tables import mean_over_seeds, rows_of_table, section
 
 PARTS = 6
-# Classes of `small_models` by group, with their proportions within the group.
-GROUPS: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {
-        "short copying": {"short_copying": 1, "short_selective_copying": 2},
-        "longer copying": {"copying": 1, "selective_copying": 4},
-        "language": {
-            "causal_lm": 1,
-            "prefix_lm": 1,
-            "span_corruption": 1,
-            "full_span_corruption": 1,
-            "deshuffling": 1,
-        },
-    }
-)
 GRID = tuple(
     (short, longer, PARTS - short - longer)
     for short in range(PARTS + 1)
     for longer in range(PARTS + 1 - short)
 )
 BEST = 4
-# The result of scale `small`, in sixths; `best_fixed` computes it.
-BEST_FIXED = (3, 1, 2)
 FIRST_SEED, FRESH_SEEDS = 0, (1, 2, 3, 4)
 
 
@@ -81,33 +63,9 @@ class Run(NamedTuple):
 Results = Mapping[Run, Mapping[str, Any]]
 
 
-def stage_of(mixture: tuple[int, int, int]) -> str:
-    """Return `bandit.stages` for a constant mixture, without the classes that have no share."""
-    shares = []
-    for sixths, classes in zip(mixture, GROUPS.values(), strict=True):
-        whole = sum(classes.values())
-        shares += [f"{name}={sixths * part / whole:g}" for name, part in classes.items() if sixths]
-    return f"0: {', '.join(shares)}"
-
-
-@functools.cache
-def class_of_arm() -> Mapping[str, str]:
-    """Return the class of each arm of the mixture."""
-    mixture = make_mixture(SETTINGS["objectives.mixture"], SETTINGS["batching.length"])
-    return dict(zip(mixture.names, mixture.groups, strict=True))
-
-
 def objective(result: Mapping[str, Any], decision: int = -1) -> float:
     """Return J in nats: the validation loss, averaged over the arms of each class, then over classes."""
     return mean_of_classes(dict(zip(result["arms"], result["validation_loss"][decision], strict=True)))
-
-
-def mean_of_classes(losses: Mapping[str, float]) -> float:
-    """Return J of the validation losses of all arms."""
-    by_class: dict[str, list[float]] = {}
-    for arm, name in class_of_arm().items():
-        by_class.setdefault(name, []).append(losses[arm])
-    return float(np.mean([np.mean(of_class) for of_class in by_class.values()]))
 
 
 def quarter_objective(result: Mapping[str, Any]) -> float:

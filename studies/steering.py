@@ -20,20 +20,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from birdie_jax.mixture_search.design import stages_text
+from studies.class_objective import GROUPS, class_of_arm, stage_of
 from studies.figure_style import series_colour
-from studies.mixture_grid import (
-    GROUPS,
-    MixtureGrid,
-    best_fixed,
-    class_of_arm,
-    objective,
-    quarter_objective,
-    stage_of,
-)
+from studies.mixture_grid import MixtureGrid, best_fixed, objective, quarter_objective
 from studies.one_training import OneTraining
 from studies.progress import seconds_of
 from studies.runner import main
 from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
+from studies.steering_policies import STEERING
 from studies.tables import mean_over_seeds, rows_of_table, section
 
 EVERY_STEPS = 16
@@ -41,40 +35,6 @@ SEEDS = (5, 6, 7, 8)
 BLOCKS = 12
 GRID_RESULTS = Path(__file__).parents[1] / "docs" / "measurements" / "mixture_grid"
 BEST, UNIFORM, TWO_BATCHES = "best_fixed", "uniform", "uniform_two_batches"
-# The critic of the paper; `configs/tiny.py` has a smaller one.
-CRITIC: Mapping[str, Any] = MappingProxyType(
-    {
-        "bandit.policy": "birdie",
-        "bandit.critic_layers": 4,
-        "bandit.critic_features": 256,
-        "bandit.critic_state": 512,
-        "bandit.candidates": 4096,
-    }
-)
-PUBLISHED: Mapping[str, Any] = MappingProxyType(
-    {**CRITIC, "bandit.candidate_prior": "arms", "eval.batches_per_arm": 2}
-)
-STEERING: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "published": PUBLISHED,
-        "standardised": {
-            **CRITIC,
-            "bandit.reward": "standardised",
-            "bandit.critic_error": "classes",
-        },
-        **{
-            policy: {"bandit.policy": policy}
-            for policy in (
-                "pairs",
-                "attribution",
-                "cross_effects",
-                "gradients",
-                "learning_curves",
-                "progress",
-            )
-        },
-    }
-)
 UNSTEERED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         UNIFORM: {"bandit.policy": "fixed"},
@@ -264,7 +224,8 @@ class Steering(OneTraining[Scale, Run]):
             axis.set_title(contender, fontsize=9)
         for axis in axes[len(contenders) :]:
             axis.remove()
-        axes[0].legend(fontsize=7)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
         figure.supxlabel("step")
         figure.supylabel("share of target tokens (%)")
         yield "shares", figure

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from studies.mixture_grid import BEST_FIXED, stage_of
-from studies.steering import STEERING
+from studies.class_objective import BEST_FIXED, stage_of
+from studies.steering_policies import STEERING
 
 DEFAULT_MODEL = "gated_ssm_plus"
 LANGUAGE = "held_out_text"

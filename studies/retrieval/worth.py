@@ -13,8 +13,8 @@ from matplotlib.ticker import StrMethodFormatter
 
 from birdie_jax.config import parse_config
 from birdie_jax.models.layer_stacks import make_mixer
+from studies.class_objective import class_of_arm, mean_of_classes
 from studies.figure_style import series_colour, series_marker
-from studies.mixture_grid import class_of_arm, mean_of_classes
 from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to

@@ -111,7 +111,7 @@ def test_the_report_shows_masked_and_predicted_tokens(trained):
     page = (workdir / "report.html").read_text()
     count = sum(len(sample["hidden"]) for sample in record["samples"])
     assert '<section id="masked">' in page
-    assert f"of {count} tokens were found" in page
+    assert f"of {count} tokens." in page
     # The arm's example shows the labels instead of a target.
     assert " · " in json.loads((workdir / "arms.json").read_text())[0]["examples"][0]["target"]
 

@@ -347,7 +347,7 @@ def test_an_old_run_has_no_expected_shares(short):
     ]
     write_lines(short, without)
     words = read(short, (SHARES,)).words()
-    assert "What was to be expected was not estimated when this run began." in words
+    assert "The run did not estimate expected shares when it began." in words
     assert re.search(r"causal_lm – – – – – \d+\.\d %", words)
 
 
@@ -382,7 +382,7 @@ def test_the_page_describes_every_start(short):
     words = read(short, [WHAT_RAN]).words()
     assert "Device hours 24.00 16 x H100, 2 starts, 1 without an end" in words
     assert "2026-01-02 03:04 UTC 1:30:00 12 stopped by SIGTERM 16 x H100 on there and 1 more" in words
-    assert "not known runs, or was killed" in words
+    assert "unknown runs, or was killed" in words
     assert "mesh data=16 birdie-jax 1.2, JAX 3.4, Python 5.6" in words
     assert "train <x>" in words and "XLA_FLAGS" in words
 

@@ -7,18 +7,16 @@ from birdie_jax.config import parse_config
 from birdie_jax.config_flag import load_config
 from birdie_jax.objectives import make_mixture
 from birdie_jax.resolve import configured_mixture
+from studies.class_objective import BEST_FIXED, GROUPS, stage_of
 from studies.mixture_grid import (
-    BEST_FIXED,
     FRESH_SEEDS,
     GRID,
-    GROUPS,
     MixtureGrid,
     Run,
     best_fixed,
     best_mixtures,
     objective,
     quarter_objective,
-    stage_of,
 )
 from studies.results import write_result
 from studies.steering import GRID_RESULTS

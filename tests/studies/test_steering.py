@@ -10,10 +10,12 @@ from birdie_jax.config_flag import load_config
 from birdie_jax.objectives import make_mixture
 from birdie_jax.resolve import configured_mixture
 from studies import steering
+from studies.class_objective import stage_of
 from studies.mixture_grid import FRESH_SEEDS, GRID, MixtureGrid
 from studies.mixture_grid import Run as GridRun
 from studies.results import write_result
-from studies.steering import SEEDS, STEERING, UNSTEERED, Run, Steering, class_shares
+from studies.steering import SEEDS, UNSTEERED, Run, Steering, class_shares
+from studies.steering_policies import STEERING
 
 MIXTURE = make_mixture("small_models_even", 256)
 DECISIONS = 24
@@ -85,7 +87,7 @@ def test_the_best_fixed_mixture_comes_from_the_grid(study, tmp_path):
             write(grid, GridRun("small", *mixture, seed), result(3 - number / 10))
     run = Run("small", "best_fixed", 5)
     assert run in list(study.runs())
-    assert settings_of(study, run).bandit.stages == steering.stage_of(GRID[3])
+    assert settings_of(study, run).bandit.stages == stage_of(GRID[3])
 
 
 def test_controls_use_the_shares_of_the_best_policy(study):

@@ -10,7 +10,7 @@ import pytest
 from birdie_jax.config import parse_config
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
-from studies.mixture_grid import class_of_arm
+from studies.class_objective import class_of_arm
 from studies.retrieval.plans import PROCEDURES, runs_of
 from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.scales import SCALES

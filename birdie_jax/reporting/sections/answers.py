@@ -14,8 +14,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         anchor="answers",
         link="Answers",
         title="Answers",
-        introduction="What the model wrote to the first questions of each evaluation, whether right or "
-        "wrong. Nobody chose them.",
+        introduction="The model's answers to the first questions of each evaluation, right or wrong.",
         template="answers.html",
         values={"records": records},
     )

@@ -50,9 +50,9 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         anchor="arms-over-steps",
         link="Arms over steps",
         title="Arms over steps",
-        introduction="Classes of several arms. One line an arm, shaded from dark to light in the order of "
-        "the table; the name shows when the pointer rests on a line. Thick lines in classes of more than "
-        "eight arms are the mean over arms. A train curve has a gap where its arm was not drawn.",
+        introduction="Classes with several arms. Each line is an arm, shaded from dark to light in the "
+        "order of the table; point at a line to see its name. In classes with more than eight arms, thick "
+        "lines are the mean over arms. A train curve has a gap where no example of its arm was drawn.",
         groups=tuple(groups),
     )
 

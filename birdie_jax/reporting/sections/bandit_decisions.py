@@ -214,7 +214,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
     if not run.arms:
         return None
     panels, heatmaps = _bandit_panels(run), _decision_heatmaps(run)
-    unit = "a row an arm, a column a validation, in the order in which they came"
+    unit = "one row per arm, one column per validation, in order of time"
     return Section(
         anchor="bandit",
         link="Bandit",

@@ -39,8 +39,8 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         anchor="classes",
         link="Classes",
         title="Classes of objectives",
-        introduction="Arms of a class are averaged together, as in Figure 3 of the Birdie paper; colours "
-        "mean the same class on the whole page.",
+        introduction="Curves are means over the arms of a class, as in Figure 3 of the Birdie paper. A "
+        "class has one colour on the whole page.",
         legend=class_legend(run),
         groups=(PanelGroup(tuple(_class_panels(run))),),
     )

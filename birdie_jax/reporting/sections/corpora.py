@@ -31,8 +31,8 @@ def make_corpora(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         anchor="corpora",
         link="Corpora",
         title="Corpora",
-        introduction="Shares of positions, by the weights of config.data.corpora and in all steps logged. "
-        "They differ where arms read some corpora alone. Epochs are those of the first row.",
+        introduction="Shares of positions: by the weights of config.data.corpora, and over all logged "
+        "steps. They differ if arms read only some corpora. Epochs are those of the first row.",
         template="corpora.html",
         values={"rows": rows},
     )

@@ -122,7 +122,7 @@ def make_other_scalars(run: RunRecord, scalars: tuple[str, ...]) -> Section | No
         anchor="other-scalars",
         link="Other scalars",
         title="Other scalars",
-        introduction="Everything else in metrics.jsonl, each scalar as it was logged.",
+        introduction="The other scalars of metrics.jsonl, as logged.",
         groups=tuple(
             PanelGroup(
                 tuple(scalar_panel(run, ScalarPlot(name, name.replace("_", " "))) for name in names),

@@ -84,12 +84,12 @@ def _introduction(run: RunRecord) -> str:
     expected = (
         f"Expected: under the initial mixture, estimated from {counted:,} examples of the training text."
         if counted
-        else "What was to be expected was not estimated when this run began."
+        else "The run did not estimate expected shares when it began."
     )
     return (
         f"The mixture has shares of {unit} (config.objectives.shares_of). The loss is a mean over target "
-        "tokens, so an arm's share of them is its share of the loss; its share of positions, context and "
-        f"target, is its share of the time. {expected} Measured: in all steps logged so far."
+        "tokens, so an arm's share of them is its share of the loss. Its share of positions, context and "
+        f"target, is its share of the time. {expected} Measured: over all logged steps."
     )
 
 

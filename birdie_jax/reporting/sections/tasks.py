@@ -169,8 +169,8 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         anchor="tasks",
         link="Tasks",
         title="Tasks",
-        introduction="Curves over train steps are of tasks that were measured while training; those over "
-        "counts and lengths, and the tables, of the newest evaluation of each name, with 95 % intervals.",
+        introduction="Curves over train steps show tasks that the run measured while training. Tables, and "
+        "curves over counts and lengths, show the newest evaluation of each name, with 95 % intervals.",
         groups=tuple(groups),
         figures=_figures(run),
         template="task_section.html",

@@ -75,9 +75,9 @@ def make_predicted(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         anchor="predicted",
         link="Predicted",
         title="What it predicts",
-        introduction=f"A held-out example of each class, as it came, at step {record.step:,}: the end of "
-        "what is read, the first tokens of the right answer, and for each of these what the model finds "
-        "most probable after the right ones before it.",
+        introduction=f"The first held-out example of each class at step {record.step:,}: the end of the "
+        "context, the first tokens of the right answer, and for each token the most probable one after the "
+        "right tokens before it.",
         template="predicted.html",
         values={
             "samples": [

@@ -10,12 +10,12 @@ from birdie_jax.storage.metric_lines import TIME_PREFIX, WALL_CLOCK
 
 _WORDS = {
     "stepping": ("steps", "train steps that count"),
-    "compiling": ("compilation", "XLA compiles, or fetches what it compiled before"),
+    "compiling": ("compilation", "XLA compiles, or loads programs from its cache"),
     "waiting_for_data": ("data", "the loop waits for its next batch"),
     "hooks": ("hooks", "validation with the bandit, tasks, samples"),
     "checkpoints": ("checkpoints", "the part of saving that blocks the loop"),
     "starting": ("starting", "from the start of a process to its first step"),
-    "lost_steps": ("lost steps", "done, lost with a process, and done again"),
+    "lost_steps": ("lost steps", "steps that a killed process lost and the run repeated"),
     "between_starts": ("between starts", "from the last line of a killed process to the next start"),
 }
 

@@ -35,7 +35,7 @@ def _cost(starts: Sequence[Start]) -> HeadlineFigure:
 
 def _row(start: Start) -> dict[str, str]:
     began = datetime.fromisoformat(start.began)
-    lasted = "not known"
+    lasted = "unknown"
     if start.ended is not None:
         lasted = str(datetime.fromisoformat(start.ended) - began)
     return {
