@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
+from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown, without_secrets
 from birdie_jax.imports import import_extension
 from birdie_jax.storage import endless_kind
@@ -40,6 +41,7 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
         main: the command itself.
         user_errors: exceptions that end this command like a `BirdieError`.
     """
+    start_enough_threads()
     if _IMPORT not in flags.FLAGS:
         flags.DEFINE_multi_string(
             _IMPORT,

@@ -4,6 +4,8 @@ import os
 
 import jax
 
+from birdie_jax.cpu_threads import start_enough_threads
+
 # Without the fusion emitters, which build every kernel in MLIR, compilation for CPUs takes half the time.
 _QUICK = {
     "xla_backend_optimization_level": 0,
@@ -20,12 +22,12 @@ def quick_jit(function, **options):
 
 def start_jax() -> None:
     """Start JAX with two devices, and compile like `quick_jit` in this process, but not in its children."""
-    given = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = f"{given or ''} {QUICK_FLAGS}"
-    # XLA reads the variable, and JAX the number, only at the first use of a device.
-    jax.config.update("jax_num_cpu_devices", 2)
+    given = dict(os.environ)
+    os.environ["XLA_FLAGS"] = (
+        f"{given.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2 {QUICK_FLAGS}"
+    )
+    start_enough_threads()
+    # XLA reads the variables at the first use of a device.
     jax.devices()
-    if given is None:
-        del os.environ["XLA_FLAGS"]
-    else:
-        os.environ["XLA_FLAGS"] = given
+    os.environ.clear()
+    os.environ.update(given)

@@ -9,6 +9,7 @@ from jax.sharding import AxisType, Mesh
 
 from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, TrainConfig
+from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.engine import TrainState
 from birdie_jax.engine.mesh import arrange, batch_sharding, fill_in_sizes, state_sharding
 from birdie_jax.models import build_model, encoder_names
@@ -172,6 +173,7 @@ def masked():
 
 
 def main():
+    start_enough_threads()
     recurrences()
     masked()
     batch = packed_batch()

@@ -143,10 +143,12 @@ _ON_ANOTHER_MESH = """
 import sys
 from pathlib import Path
 import jax, numpy as np
+from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.generation import Generator
 from birdie_jax.trained_model import model_of_workdir
 from tests.generation.conftest import some_prompts
 from tests.trained_workdirs import random_params
+start_enough_threads()
 trained = model_of_workdir(Path(sys.argv[1]))
 wanted = random_params(trained.config, trained.tokenizer.vocab_size, 5)
 jax.tree.map(np.testing.assert_array_equal, trained.params, wanted)

@@ -223,11 +223,13 @@ def test_invalid_windows_are_refused(settings, message):
 _ON_TWO_DEVICES = """
 import jax
 import numpy as np
+from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.generation import Generator
 from birdie_jax.generation.likelihood import Scorer
 from tests.generation.conftest import small_model
 from tests.generation.test_likelihood import questions
 
+start_enough_threads()
 assert len(jax.devices()) == 2
 prompts, continuations = questions()
 generators = [Generator(*small_model("transformer"), devices=jax.devices()[:count]) for count in (1, 2)]

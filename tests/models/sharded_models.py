@@ -6,6 +6,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.config import ModelConfig
+from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.models import build_model, model_names
 from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
 from birdie_jax.models.recurrence_influence import RecurrenceArrays
@@ -15,6 +16,7 @@ from tests.quick_jit import quick_jit
 
 
 def main():
+    start_enough_threads()
     devices = jax.devices()
     assert len(devices) == 8
     mesh = Mesh(np.array(devices), ("data",))
