@@ -119,7 +119,7 @@ class RowStream:
         self._pools = [pool_of(arm, corpora.names) for arm in arms]
         self._layout = StreamLayout.of(corpora.names, arms, settings.lookahead)
         self._nothing = self._layout.initial()
-        # Random phases, so different rows begin with different corpora.
+        # Positions that count as drawn, so different rows begin with different corpora.
         phases = np.random.Generator(np.random.Philox(key=[settings.seed, 1], counter=[0, 0, row, 0]))
         self._phases = settings.length * phases.random(len(corpora.names))
         self.tokens_read = [0] * len(corpora.names)
@@ -229,7 +229,7 @@ class RowStream:
         drawn = self._drawn.get(pool)
         corpus = pool[0]
         if drawn:
-            corpus = min(pool, key=lambda each: drawn[each] / self._weights[each] + self._phases[each])
+            corpus = min(pool, key=lambda each: (drawn[each] + self._phases[each]) / self._weights[each])
         begin = self._cursors[corpus]
         example, self._cursors[corpus] = self._draw(begun, begin, room)
         buffered = BufferedExample(begun.index, begin, example)
