@@ -215,3 +215,21 @@ def first_mixture(config: Config, mixture: Mixture) -> Float64[np.ndarray, " arm
         return np.asarray(policy.initial_mixture(jnp.asarray(mixture.weights, jnp.float32)), np.float64)
     state = create_bandit(config, mixture, jax.random.key(config.seed))
     return np.asarray(policy.propose(state), np.float64)
+
+
+def known_mixtures(config: Config, mixture: Mixture) -> list[tuple[Float64[np.ndarray, " arms"], int]]:
+    """Return the mixtures of a run that are known before it, each with the number of its steps.
+
+    If the policy reads losses, this is the mixture before its first decision, for all steps.
+    """
+    policy, steps = find_policy(config.bandit.policy), config.train.num_steps
+    if policy.reads_losses or not policy.changes_mixture:
+        return [(first_mixture(config, mixture), steps)]
+    state = create_bandit(config, mixture, jax.random.key(config.seed))
+    begins = np.arange(0, steps, config.bandit.every_steps)
+    counts = jnp.arange(1, len(begins) + 1, dtype=jnp.int32)
+    propose = jax.jit(jax.vmap(lambda count: policy.propose(state.replace(count=count))))
+    decided = np.asarray(propose(counts), np.float64)
+    changes = np.flatnonzero(np.any(np.diff(decided, axis=0, prepend=np.nan) != 0, axis=1))
+    lengths = np.diff([*begins[changes], steps])
+    return list(zip(decided[changes], lengths.tolist(), strict=True))

@@ -6,12 +6,14 @@ from functools import partial, reduce
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import ArmVector, Key
 from birdie_jax.bandit import BanditState, find_policy, observe, propose
 from birdie_jax.batch import Batch
 from birdie_jax.batching import split_into_chunks, validation_batches
+from birdie_jax.config import corpora_of
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
@@ -66,6 +68,7 @@ class ArmValidation:
         )
         measure = partial(arm_sums, run.model, len(mixture.arms), config.train.loss_chunk)
         self._corpora = corpus_names(config)
+        self._exceeded: set[str] = set()
         measure = partial(
             measure, max_loss_positions=run.max_loss_positions, num_corpora=len(self._corpora)
         )
@@ -144,11 +147,23 @@ class ArmValidation:
         """Do nothing: the bandit's state is in the train state."""
 
     def _of_corpora(self, losses: np.ndarray, accuracies: np.ndarray) -> dict[str, float]:
-        """Return the scalars of each corpus, and the epochs that the first row has read of it."""
+        """Return the scalars of each corpus, and the epochs that the first row has read of it.
+
+        Warn once of a corpus that was read more often than its `max_epochs`.
+        """
+        if not self._corpora:
+            return {}
         scalars = {}
-        epochs = self._batches.epochs() if self._corpora else []
-        for number, name in enumerate(self._corpora):
+        epochs = self._batches.epochs()
+        for number, (name, corpus) in enumerate(corpora_of(self._config.data).items()):
             scalars[corpus_metric(name, "epochs")] = epochs[number]
+            if 0 < corpus.max_epochs < epochs[number] and name not in self._exceeded:
+                self._exceeded.add(name)
+                logging.warning(
+                    "config.data.corpora.%s.max_epochs: the run has read this corpus %.3g times; "
+                    "allowed: %g. The run continues.",
+                    *(name, epochs[number], corpus.max_epochs),
+                )
             # The validation rows may contain no text of a corpus.
             if np.isfinite(accuracies[number]):
                 scalars[corpus_metric(name, "validation_loss")] = float(losses[number])

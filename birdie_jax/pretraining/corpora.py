@@ -13,7 +13,7 @@ from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.mixture_batches import ROW_STREAMS
 from birdie_jax.pretraining.mixture_shares import MixtureShares
-from birdie_jax.resolve import configured_mixture, corpus_names, row_settings
+from birdie_jax.resolve import configured_mixture, corpus_names, known_mixtures, row_settings
 from birdie_jax.text import Tokenizer
 from birdie_jax.text.corpora import Corpora
 
@@ -27,21 +27,24 @@ def describe_corpora(
     """Return the contents of corpora.json, by corpus name.
 
     Each entry has the corpus's weight, share, folder, tokens, documents, and the epochs that the whole run
-    is expected to read under its first mixture. The epochs are an estimate from a sample of rows.
+    is expected to read. The epochs are an estimate from a sample of rows under each mixture that is known
+    before the run. If the policy reads losses, this is the first one.
 
     Raises:
         ConfigError: the expected epochs of a corpus exceed its `max_epochs`.
     """
     settings = row_settings(config)
-    stream = RowStream(text, mixture.arms, settings, row=0)
-    stream.set_mixture(shares.sampling(shares.first))
-    for _ in range(_ROWS):
-        stream.next_row()
-    rows = settings.rows * config.train.num_steps
+    tokens = np.zeros(len(text.texts))
+    for weights, steps in known_mixtures(config, mixture):
+        stream = RowStream(text, mixture.arms, settings, row=0)
+        stream.set_mixture(shares.sampling(weights))
+        for _ in range(_ROWS):
+            stream.next_row()
+        tokens += np.array(stream.tokens_read) / _ROWS * settings.rows * steps
     described: dict[str, Any] = {}
     for number, (name, corpus) in enumerate(corpora_of(config.data).items()):
         its_text = text.texts[number]
-        epochs = stream.tokens_read[number] / _ROWS * rows / its_text.num_tokens
+        epochs = float(tokens[number]) / its_text.num_tokens
         if corpus.max_epochs and epochs > corpus.max_epochs:
             raise ConfigError(
                 f"config.data.corpora.{name}.max_epochs: the run is expected to read its "

@@ -48,6 +48,19 @@ class Files:
             (folder / name).mkdir()
             self.sources[name] = str(write_corpus(folder / name, documents=12 + 6 * number))
 
+    def command_of_arms(self, workdir, *overrides, name="own", **fields):
+        """An arm for corpus a, one for b, and one for all, as classes of a bandit."""
+        arms = {"a_lm": "a", "b_lm": "b", "all": ()}
+        lines = {name: {"objective": "causal_lm", "corpora": corpora} for name, corpora in arms.items()}
+        lines["all"].pop("corpora")
+        command = self.command(workdir, "abc", *overrides, **fields)
+        body = (self.folder / f"abc{len(fields)}.py").read_text()
+        path = self.folder / f"{name}.py"
+        path.write_text(
+            body.replace("    return config", f"    config.objectives.arms = {lines}\n    return config")
+        )
+        return [*command[:3], f"--config={path}", *command[4:]]
+
     def command(self, workdir, names="abc", *overrides, **fields):
         corpora = {
             name: {"source": self.sources[name], "weight": WEIGHTS.get(name, 10.0)} | fields
@@ -126,6 +139,31 @@ def test_two_processes_resume_a_killed_run_with_the_same_end(trained, files, tmp
     assert totals(again, "positions") == totals(workdir, "positions")
     for line, other in zip(metrics(again), metrics(workdir), strict=True):
         assert line == pytest.approx(other, rel=1e-4, abs=1e-6)
+
+
+def test_a_bandit_of_corpora_resumes_bit_for_bit(files, tmp_path):
+    steered = ("--config.bandit.policy=exp3s", "--config.bandit.every_steps=4")
+    status, output = finish(files.command_of_arms(tmp_path / "run", *steered), devices=4)
+    assert status == 0, output
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "run", again)
+    shutil.rmtree(again / "checkpoints" / f"{STEPS:08d}")
+    status, output = finish(files.command_of_arms(again, *steered), devices=4)
+    assert status == 0, output
+    assert_same_end(again, tmp_path / "run", STEPS)
+    shares = [line["arm/a_lm/probability"] for line in metrics(again) if "arm/a_lm/probability" in line]
+    assert len(set(shares)) > 1
+
+
+def test_epochs_are_expected_over_all_stages(files, tmp_path):
+    """The first stage alone would read corpus a 0.3 times; all read it 0.53 times."""
+    staged = ("--config.bandit.policy=staged", "--config.bandit.stages=0: causal_lm=1; 0.25: a_lm=1")
+    staged += ("--config.bandit.every_steps=4",)
+    status, output = finish(
+        files.command_of_arms(tmp_path / "run", *staged, name="capped", max_epochs=0.45)
+    )
+    assert status == 2, output
+    assert "config.data.corpora.a.max_epochs: the run is expected to read its" in output
 
 
 def test_a_branch_adds_a_corpus_and_continues_the_others(trained, files, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 
 from birdie_jax.metric_names import CORPUS_PREFIX, corpus_metric
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.page_text import fixed, percent
+from birdie_jax.reporting.page_text import count, fixed, percent
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Section, SectionKind
 
@@ -21,6 +21,7 @@ def make_corpora(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
             "name": name,
             "share": percent(weights[name] / sum(weights.values())),
             "measured": percent(positions[name] / max(sum(positions.values()), 1.0)),
+            "tokens": count(float(np.nansum(_values(run, name, "tokens")))),
             "epochs": fixed(_last(run, name, "epochs")),
             "loss": fixed(_last(run, name, "loss")),
             "validation": fixed(_last(run, name, "validation_loss")),
