@@ -13,6 +13,7 @@ import scipy.special
 from birdie_jax.generation import Generator, make_prompt
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.pruning import PruningSettings
 from birdie_jax.tasks import LENGTH_GROUP, Share, TaskModel
@@ -23,12 +24,16 @@ from tests.trained_workdirs import micro_config, random_params, small_tokenizer
 ARM = Arm("prefix_lm", make_objective("prefix_lm"), "prefix_lm")
 
 
-@pytest.fixture(scope="module")
-def parts():
-    config = micro_config()
+def make_parts(**model):
+    config = micro_config(**model)
     tokenizer = small_tokenizer()
     params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, 0))
     return build_model(config.model, tokenizer.vocab_size), params, tokenizer
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return make_parts()
 
 
 @pytest.mark.parametrize(("window", "limit"), [(0, 64), (64, None), (65, 64)])
@@ -40,7 +45,14 @@ def test_attention_limits_rows_unless_its_window_is_short(name, window, limit):
     assert max_length_of(build_model(config.model, 512), config) == limit
 
 
-def test_answers_match_generate(parts):
+@pytest.mark.parametrize(
+    "name",
+    ["gated_ssm_plus", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mamba2", "transformer"))],
+)
+def test_answers_match_generate(parts, name):
+    if name != "gated_ssm_plus":
+        sections = (AttentionConfig(heads=2), Mamba2Config(head_features=4, state_size=4))
+        parts = make_parts(name=name, sections=sections)
     model, params, tokenizer = parts
     reported = []
     task_model = TaskModel(*parts, ARM, rows=4)
