@@ -31,18 +31,19 @@ def shared_tokenizer(
     Raises:
         DataError: a source cannot be read, or the sources have too little text for `vocab_size` pieces.
     """
+    shares = [weight / sum(weights) for weight in weights]
     identity = {
         "sources": [[source.sha256, asdict(source.rules)] for source in sources],
-        "weights": list(weights),
+        "shares": [round(share, 12) for share in shares],
         "vocab_size": vocab_size,
     }
     digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
     path = root / f"tokenizer-{digest}.model"
     if not path.exists():
         passages: list[str] = []
-        for seed, (source, weight) in enumerate(zip(sources, weights, strict=True)):
+        for seed, (source, share) in enumerate(zip(sources, shares, strict=True)):
             texts = (document.text for document in source.documents())
-            passages += sample_passages(texts, max(1, int(_SAMPLE_BYTES * weight / sum(weights))), seed)
+            passages += sample_passages(texts, max(1, int(_SAMPLE_BYTES * share)), seed)
         size = sum(len(passage.encode()) for passage in passages)
         tokenizer = train_tokenizer(passages, vocab_size, max(size, 1))
         if not is_remote(root):
