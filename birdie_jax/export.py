@@ -3,9 +3,9 @@
     python -m birdie_jax.export --workdir=runs/tiny --output=exported/tiny
 
 The folder has model.safetensors, config.json, tokenizer.model and a model card, README.md.
-`generate --model=DIR` reads it. With --format=transformers, `transformers` opens the folder without JAX. It
-uses its own class for causal Mamba and Mamba-2 (docs/mamba.md) and for Griffin with the constants of
-RecurrentGemma (docs/griffin.md), and PyTorch files in the folder for all others (docs/transformers.md).
+`generate --model=DIR` reads it. With --format=transformers, `transformers` opens the folder without JAX, by
+PyTorch files in the folder (docs/transformers.md). Models that birdie_jax.import_model imported, without
+training here, return to the format of their own program (docs/mamba.md, docs/griffin.md).
 """
 
 from absl import flags, logging

@@ -131,11 +131,11 @@ def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
 
 
 def has_counterpart(model: ModelConfig) -> bool:
-    """Return whether `write_huggingface` can write a model for a class of another library.
+    """Return whether a class of another library computes all that a model of this project does.
 
-    `transformers` has no class for Gated DeltaNet. A Gated DeltaNet from flash-linear-attention counts.
+    A model that was trained here has a start token. The classes of other libraries lack this token.
     """
-    if model.name not in _MODELS or (model.name == "gated_deltanet" and model.start_token):
+    if model.start_token or model.name not in _MODELS:
         return False
     try:
         _MODELS[model.name].from_config(model, 1)
@@ -243,9 +243,9 @@ def write_huggingface(
 ) -> None:
     """Write a model of `_MODELS` to the new `folder`, in the format of `transformers`.
 
-    The function omits the rows of special tokens. Tensors keep their types. If the head differs from the
-    embedded tokens, for example because of `model.embedding_scale`, it writes two tensors. If `card` is
-    not empty, it becomes README.md.
+    The function omits the rows of special tokens, so a model with a start token gives other answers there
+    (`has_counterpart`). Tensors keep their types. If the head differs from the embedded tokens, for example
+    because of `model.embedding_scale`, it writes two tensors. If `card` is not empty, it becomes README.md.
 
     Raises:
         InteropError: `transformers` does not support the model, the model is bidirectional, the folder

@@ -21,6 +21,7 @@ from birdie_jax.interop import (
     ExportedModel,
     has_counterpart,
     name_parameters,
+    read_huggingface,
     read_model,
     write_transformers,
 )
@@ -62,6 +63,35 @@ _FOREIGN = {
     "tie_embeddings": True,
     "max_predicted_id": 600,
 }
+# Models for which `transformers` has a class, without a start token. The last two have the fields of a
+# fine-tuned import.
+_CAUSAL = {
+    "causal_mamba": {"name": "mamba", "bidirectional": False},
+    "causal_mamba2": {
+        "name": "mamba2",
+        "bidirectional": False,
+        "sections": _MATRICES,
+        "embedding_scale": 1.0,
+        "norm_epsilon": 1e-5,
+        "tie_embeddings": True,
+        "end_token": 256,
+    },
+    "recurrent_gemma": {
+        **_FOREIGN,
+        "name": "griffin",
+        "layers": 3,
+        "bidirectional": False,
+        "mlp_activation": "gelu",
+        "max_predicted_id": 0,
+        "begin_token": 258,
+        "end_token": 257,
+        "sections": (
+            GriffinConfig(),
+            HawkConfig(heads=4, bias=True),
+            AttentionConfig(heads=4, kv_heads=1, window=6, rotary_share=0.5, output_bias=True),
+        ),
+    },
+}
 LANGUAGE_MODELS = {
     "gated_ssm": {},
     "gated_ssm_mlp": {"tie_embeddings": True},
@@ -87,6 +117,7 @@ LANGUAGE_MODELS = {
             AttentionConfig(heads=4, kv_heads=1, window=6, rotary_share=0.5, output_bias=True),
         ),
     },
+    **_CAUSAL,
     "hybrid": {
         "name": "griffin",
         "layers": 4,
@@ -105,7 +136,7 @@ MODELS = {
     for kind, fields in LANGUAGE_MODELS.items()
 } | {kind: {"name": kind, "layers": 2, "sections": _ENCODER} | fields for kind, fields in ENCODERS.items()}
 
-_QUIETER = {"griffin": 0.5, "bigs": 0.6, "serial": 0.6}
+_QUIETER = {"griffin": 0.5, "recurrent_gemma": 0.5, "bigs": 0.6, "serial": 0.6}
 
 
 def config_of(kind):
@@ -309,7 +340,8 @@ def same_model(found, expected):
 def test_a_folder_is_read_back_bit_for_bit(kind, tmp_path):
     model = exported(kind)
     write_transformers(tmp_path / "there", model, prompt_form(model.config))
-    same_model(read_model(tmp_path / "there"), model)
+    for read in (read_model, read_huggingface):
+        same_model(read(tmp_path / "there"), model)
     described = json.loads((tmp_path / "there/config.json").read_text())
     for name in described["auto_map"].values():
         file, _, own = name.partition(".")
@@ -329,25 +361,17 @@ def test_a_custom_mixer_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("model", "expected"),
     [
-        ({"name": "mamba", "bidirectional": False}, True),
-        ({"name": "mamba"}, False),
-        ({"name": "hawk", "bidirectional": False}, False),
-        ({"name": "gated_deltanet", "bidirectional": False, "mlp_activation": "silu"}, False),
-        (
-            {
-                "name": "gated_deltanet",
-                "bidirectional": False,
-                "mlp_activation": "silu",
-                "start_token": False,
-            },
-            True,
-        ),
+        *((config_of(kind).model, True) for kind in _CAUSAL),
+        (ModelConfig("mamba"), False),
+        (ModelConfig("hawk", bidirectional=False), False),
+        (ModelConfig("gated_deltanet", bidirectional=False, mlp_activation="silu", dtype="float32"), True),
     ],
 )
-def test_has_counterpart_reports_classes_of_other_libraries(fields, expected):
-    assert has_counterpart(ModelConfig(dtype="float32", **fields)) is expected
+def test_only_models_without_a_start_token_have_a_counterpart(model, expected):
+    assert not has_counterpart(model)
+    assert has_counterpart(dataclasses.replace(model, start_token=False)) is expected
 
 
 @pytest.mark.parametrize(
