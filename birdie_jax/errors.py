@@ -98,6 +98,10 @@ class StoreError(BirdieError, OSError):
 
     status = 1
 
+    def __str__(self) -> str:
+        # The text of an OSError begins with a number.
+        return f"{self.filename}: {self.strerror}" if self.filename else super().__str__()
+
 
 class NoBucketError(StoreError):
     """A bucket does not exist; the message names it."""

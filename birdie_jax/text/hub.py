@@ -245,10 +245,12 @@ def _get(address: str, what: str, interval: tuple[int, int] | None = None) -> tu
                 failure = f"the hub answers {error.code} {error.reason}"
                 wanted = _seconds_wanted(error.headers)
         except (OSError, http.client.HTTPException) as error:
-            failure = str(getattr(error, "reason", error)) or type(error).__name__
+            cause = getattr(error, "reason", error)
+            failure = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         if pause is None:
-            message = f"cannot be read: {one_line(without_secrets(failure), 300)}, {TRIES} times"
-            raise StoreError(errno.EIO, message, what)
+            named = " (HF_ENDPOINT)" if os.environ.get("HF_ENDPOINT") else ""
+            message = f"cannot be read: {one_line(without_secrets(failure), 300)}, {TRIES} times, at "
+            raise StoreError(errno.EIO, f"{message}{_endpoint()}{named}", what)
         time.sleep(max(pause, min(wanted, _MAX_PAUSE_SECONDS)))
     raise AssertionError
 

@@ -133,7 +133,7 @@ _BEARER = {"Authorization": f"Bearer {SECRET}"}
     ("error", "words"),
     [
         (OSError("Forbidden: http://h/b/o/x\nsa@x has no right"), "no permission: sa@x has"),
-        (OSError("Forbidden: b/o"), "cannot be read: no permission: 'gs://b/x'"),
+        (OSError("Forbidden: b/o"), "gs://b/x: cannot be read: no permission"),
         (ValueError("Bad Request: b/o\ninvalid name"), "bad request: invalid name"),
         (TimeoutError(), "no answer in time"),
         (fsspec.FSTimeoutError(), "no answer in time"),
@@ -195,4 +195,4 @@ def test_nothing_is_printed_whatever_fails(bucket):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("[Errno 5] cannot be read: no permission: the proxy was set to fail")
+    assert done.stdout.startswith(f"{bucket.root}/x: cannot be read: no permission: the proxy was set")

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from birdie_jax.errors import DataError, exit_status
+from birdie_jax.errors import DataError, StoreError, exit_status
 from birdie_jax.text import hub as hub_module
 from birdie_jax.text import load_manifest, open_source, prepare
 from birdie_jax.text.cache import cached_folder
@@ -215,6 +215,16 @@ def test_an_error_response_of_the_hub_is_one_line(server, place, fault, status, 
 def test_an_unusable_source_is_named(server, url, message):
     with pytest.raises(DataError, match=re.escape(message)):
         open_source(url)
+
+
+@pytest.mark.usefixtures("pauses")
+def test_an_endpoint_that_refuses_connections_is_named(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StoreError) as caught:
+        open_source(f"{URL}/a")
+    refused = "Connection refused, 6 times, at http://127.0.0.1:9 (HF_ENDPOINT)"
+    assert str(caught.value) == f"{URL}: cannot be read: {refused}"
+    assert exit_status(caught.value) == 1
 
 
 def test_an_invalid_endpoint_is_named(monkeypatch):
