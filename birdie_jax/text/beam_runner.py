@@ -6,12 +6,11 @@ OUTPUT contains a plan (`prepare_data --units=N --runner=none`). Beam and traini
 of some packages, so Beam has its own environment and no other module imports it.
 """
 
+import importlib
 import sys
+from typing import Any
 
-import apache_beam  # pyright: ignore[reportMissingImports]
-from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
-
-from birdie_jax.errors import BirdieError, exit_status, one_line, without_secrets
+from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown, without_secrets
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.units import advance, count_units, run_unit
 
@@ -24,17 +23,44 @@ def run_with_beam(directory: Location, options: list[str]) -> None:
         options: Beam's command-line options.
 
     Raises:
+        ConfigError: Beam is not installed, or has no such runner.
         DataError: as for `run_unit` and `advance`.
     """
+    apache_beam = _import_beam("apache_beam")
+    of_pipeline = _import_beam("apache_beam.options.pipeline_options")
+    standard = of_pipeline.StandardOptions
+    if name := of_pipeline.PipelineOptions(options).view_as(standard).runner:
+        _check_runner(apache_beam, name, standard.KNOWN_RUNNER_NAMES)
     is_complete = False
     while not is_complete:
         count = count_units(directory)
-        with apache_beam.Pipeline(options=PipelineOptions(options)) as pipeline:
+        with apache_beam.Pipeline(options=of_pipeline.PipelineOptions(options)) as pipeline:
             numbers = pipeline | "units" >> apache_beam.Create(range(count))
             # Without this, a runner may give all units to one worker.
             spread = numbers | "spread" >> apache_beam.Reshuffle()
             _ = spread | "run" >> apache_beam.Map(_run_unit, str(directory))
         is_complete = advance(directory)
+
+
+def _import_beam(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{name}: found {error}; allowed: an environment with Apache Beam, which `python -m pip "
+            "install apache-beam` installs (docs/prepare_text.md)"
+        ) from error
+
+
+def _check_runner(apache_beam: Any, name: str, known: list[str]) -> None:
+    try:
+        apache_beam.runners.create_runner(name)
+    except (ValueError, ImportError, AttributeError, TypeError) as error:
+        # The message about an unknown name lists the known ones; the others say what is missing.
+        reason = "" if isinstance(error, ValueError) else f" ({error})"
+        raise ConfigError(
+            f"--runner: found {shown(name)}{reason}; allowed: {', '.join(known)}, or another MODULE.CLASS"
+        ) from error
 
 
 def _run_unit(number: int, directory: str) -> None:

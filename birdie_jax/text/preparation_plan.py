@@ -74,8 +74,7 @@ class Plan:
         Raises:
             DataError: a file is missing, or its size has changed since the plan was made.
         """
-        if not 0 <= number < len(self.ends):
-            raise DataError(f"unit is {number}; allowed: 0 to {len(self.ends) - 1}")
+        check_unit(number, len(self.ends))
         files = self.files[self.ends[number - 1] if number else 0 : self.ends[number]]
         settings = self.settings
         rules = make_rules(
@@ -97,6 +96,16 @@ class Plan:
                     "it, or use another output folder"
                 )
         return source
+
+
+def check_unit(number: int, count: int) -> None:
+    """Check that a plan of `count` units has a unit of this number.
+
+    Raises:
+        DataError: it has none.
+    """
+    if not 0 <= number < count:
+        raise DataError(f"unit is {number}; allowed: 0 to {count - 1}")
 
 
 def locate_file(name: str) -> Location:

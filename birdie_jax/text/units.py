@@ -50,7 +50,7 @@ from birdie_jax.text.manifest import (
     TokenizerIdentity,
     load_manifest,
 )
-from birdie_jax.text.preparation_plan import PLAN_NAME, Plan, load_plan
+from birdie_jax.text.preparation_plan import PLAN_NAME, Plan, check_unit, load_plan
 from birdie_jax.text.saving import os_errors_as_data_errors, save_file
 from birdie_jax.text.shard_pipeline import read_blocks
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
@@ -108,7 +108,7 @@ def count_units(directory: Location) -> int:
     """Return the number of units of a plan; 0 if the folder is complete.
 
     Raises:
-        DataError: there is no plan.
+        DataError: there is no plan, or the folder was prepared without units.
     """
     return 0 if _is_complete(directory) else len(load_plan(directory).ends)
 
@@ -117,10 +117,11 @@ def run_unit(directory: Location, number: int) -> None:
     """Write the sample of a unit or, if there is a tokenizer, its shards; do nothing if they exist.
 
     Raises:
-        DataError: there is no plan or no such unit, its files cannot be read or have changed, or a write
-            to the disk or the store fails.
+        DataError: there is no plan or no such unit, the folder was prepared without units, its files
+            cannot be read or have changed, or a write to the disk or the store fails.
     """
     if _is_complete(directory):
+        check_unit(number, load_manifest(directory).settings.units)
         return
     plan = load_plan(directory)
     source = plan.open_unit(number)
@@ -138,8 +139,8 @@ def advance(directory: Location) -> bool:
         Whether the folder is complete; if not, run every unit again to write its shards.
 
     Raises:
-        DataError: some units have not run (the message names them), the tokenizer cannot be trained, or a
-            split has no document.
+        DataError: some units have not run (the message names them), the tokenizer cannot be trained, a
+            split has no document, or the folder was prepared without units.
     """
     if not _is_complete(directory):
         plan = load_plan(directory)
@@ -297,7 +298,15 @@ def _finish(directory: Location, plan: Plan, tokenizer: Tokenizer) -> None:
 
 
 def _is_complete(directory: Location) -> bool:
-    return exists(directory / MANIFEST_NAME) and load_manifest(directory).complete
+    if not exists(directory / MANIFEST_NAME):
+        return False
+    manifest = load_manifest(directory)
+    if manifest.complete and not manifest.settings.units:
+        raise DataError(
+            f"{directory}: found a complete folder that was prepared without units; allowed: a folder of "
+            "prepare_data --units=N --runner=none"
+        )
+    return manifest.complete
 
 
 def _load_tokenizer(directory: Location, plan: Plan) -> Tokenizer | None:

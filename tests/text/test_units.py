@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from birdie_jax.text import TokenShards, load_manifest, prepare
 from birdie_jax.text.locations import locate
 from birdie_jax.text.preparation_plan import load_plan
 from birdie_jax.text.tokenizer_training import sample_by_hash
-from birdie_jax.text.units import advance, run_unit
+from birdie_jax.text.units import advance, count_units, run_unit
 from tests.hub_server import run_hub_server
 from tests.text.prepared_folders import COMPRESS, command, contents, json_lines, parquet
 from tests.whole_runs import REPOSITORY
@@ -104,6 +105,18 @@ def test_units_may_run_in_any_order_and_repeatedly(source, expected, either, tmp
     # A late run of a unit changes nothing.
     run_unit(directory, 0)
     assert contents(directory) == expected
+    with pytest.raises(DataError, match="unit is 9; allowed: 0 to 3"):
+        run_unit(directory, 9)
+
+
+def test_a_complete_folder_without_units_is_refused(source, settings, tmp_path):
+    directory = locate(prepare(str(source), tmp_path / "whole", **(settings | {"units": 0})))
+    before = contents(directory)
+    message = "whole: found a complete folder that was prepared without units"
+    for work in (partial(run_unit, number=0), advance, count_units):
+        with pytest.raises(DataError, match=message):
+            work(directory)
+    assert contents(directory) == before
 
 
 class _Killed(BaseException):
@@ -295,6 +308,42 @@ def test_the_commands_of_a_job_array_make_the_same_folder(source, expected, eith
     assert contents(output) == expected
 
 
+def run_beam(packages, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "birdie_jax.text.beam_runner", *arguments],
+        env=os.environ | {"PYTHONPATH": f"{packages}{os.pathsep}{REPOSITORY}"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_without_beam_the_runner_names_what_to_install(tmp_path):
+    (tmp_path / "apache_beam.py").write_text("raise ModuleNotFoundError('no module of Beam')")
+    done = run_beam(tmp_path, str(tmp_path), "--runner=FlinkRunner")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("birdie_jax.text.beam_runner: apache_beam: found no module of Beam; ")
+    assert done.stderr.count("\n") == 1 and "python -m pip install apache-beam" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("NoRunner", ""), ("no_such.Runner", " (No module named 'no_such')"), ("os.path", " ('module' obj")],
+)
+def test_an_unknown_beam_runner_is_one_line(source, settings, tmp_path, name, reason):
+    if not (packages := os.environ.get("BIRDIE_BEAM", "")):
+        pytest.skip("BIRDIE_BEAM is not set; tests/run.sh --all sets it")
+    directory = plan(source, tmp_path / "out", settings)
+    done = run_beam(packages, str(directory), f"--runner={name}")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"birdie_jax.text.beam_runner: --runner: found {name!r}{reason}")
+    assert "allowed: DataflowRunner, " in line and "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_beam_makes_the_same_folder(source, expected, either, tmp_path):
     packages = os.environ.get("BIRDIE_BEAM", "")
@@ -302,13 +351,6 @@ def test_beam_makes_the_same_folder(source, expected, either, tmp_path):
         pytest.skip("BIRDIE_BEAM is not set; tests/run.sh --all sets it")
     directory = plan(source, tmp_path / "out", either)
     options = ["--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "birdie_jax.text.beam_runner", str(directory), *options],
-        env=os.environ | {"PYTHONPATH": f"{packages}{os.pathsep}{REPOSITORY}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_beam(packages, str(directory), *options)
     assert done.returncode == 0, done.stderr[-3000:]
     assert contents(directory) == expected
