@@ -18,7 +18,7 @@ import sys
 from absl import flags
 
 from birdie_jax.command_line import define_path, start
-from birdie_jax.errors import DataError, one_line
+from birdie_jax.errors import DataError, one_line, shown
 from birdie_jax.text import load_manifest, locate, prepare
 from birdie_jax.text.locations import Location
 from birdie_jax.text.units import advance, run_unit
@@ -108,6 +108,7 @@ def main(arguments: list[str]) -> None:
                 return
             _print_summary(directory)
             return
+        _check_used()
         directory = prepare(
             _INPUT.value,
             _OUTPUT.value,
@@ -148,6 +149,19 @@ def _check_alone() -> None:
             raise DataError(
                 f"--{flag.name}: found beside --{min(own - {_OUTPUT.name})}; allowed: --output alone"
             )
+
+
+def _check_used() -> None:
+    """Refuse flags that the others make useless."""
+    if _RUNNER.value == "none" and not _UNITS.value:
+        raise DataError(f"--{_RUNNER.name}: found 'none' with --units=0; allowed: with --units=1 or more")
+    if _TOKENIZER.value:
+        for flag in (_TOKENIZER_TYPE, _VOCAB_SIZE, _SAMPLE_BYTES, _SEED):
+            if flag.present:
+                raise DataError(
+                    f"--{flag.name}: found {shown(flag.value)} beside --tokenizer, which is used "
+                    "unchanged; allowed: without --tokenizer"
+                )
 
 
 def _print_summary(directory: Location) -> None:

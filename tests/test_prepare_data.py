@@ -103,6 +103,12 @@ _UNUSABLE_UNITS = [
     (["--unit=0", "--finish"], "--finish: found beside --unit; allowed: --output alone"),
     (["--unit=many"], "flag --unit=many: invalid literal for int()"),
     (["--units=2", "--runner=beam"], "flag --runner=beam: value should be one of <local|none>"),
+    (["--units=0", "--runner=none"], "--runner: found 'none' with --units=0; allowed: with --units=1 or"),
+    (["--runner=none"], "--runner: found 'none' with --units=0; allowed: with --units=1 or more"),
+    (["--tokenizer=x", "--vocab_size=9"], "--vocab_size: found 9 beside --tokenizer, which is used"),
+    (["--tokenizer=x", "--tokenizer_type=bpe"], "--tokenizer_type: found 'bpe' beside --tokenizer, which"),
+    (["--tokenizer=x", "--sample_bytes=9"], "--sample_bytes: found 9 beside --tokenizer, which is used"),
+    (["--tokenizer=x", "--seed=9"], "--seed: found 9 beside --tokenizer, which is used unchanged; allowed"),
     (["--document_filter=language"], "filter 'language': cannot be parsed from character 0 on"),
 ]
 
