@@ -6,6 +6,7 @@ any error in it as one line.
 
 import ast
 import contextlib
+import dataclasses
 import importlib.machinery
 import importlib.util
 import inspect
@@ -25,6 +26,7 @@ from ml_collections.config_flags import config_path
 
 from birdie_jax.command_line import check_flag_files, refuse_command_line, subscript_keywords
 from birdie_jax.config import default_config, import_named
+from birdie_jax.config_sections import CorpusConfig
 from birdie_jax.errors import ConfigError, nearest_first, one_line, shown
 
 # The flag belongs to the command that calls `define_config`.
@@ -52,8 +54,10 @@ _ARM = "{'copy': {'objective': 'copying', 'weight': 1.0}}"
 _TASK = "{'recall': {'task': 'associative_recall'}}"
 _STAGE = "{'1_book': {'task': 'phonebook', 'length': 1024, 'rows': 8, 'steps': 100}}"
 _CORPORA = "{'web': {'source': 'web/*.jsonl', 'weight': 0.7}, 'code': {'source': 'code'}}"
+_CORPORA_PATH = ("data", "corpora")
+_CORPUS = dataclasses.asdict(CorpusConfig())
 _USER_NAMED = {
-    ("data", "corpora"): _UserNamed("corpus", "corpora", f'--{_NAME}.data.corpora="{_CORPORA}"'),
+    _CORPORA_PATH: _UserNamed("corpus", "corpora", f'--{_NAME}.data.corpora="{_CORPORA}"'),
     ("objectives", "arms"): _UserNamed("arm", "arms", f'--{_NAME}.objectives.arms="{_ARM}"'),
     ("eval", "tasks"): _UserNamed("task", "tasks", f'--{_NAME}.eval.tasks="{_TASK}"'),
     ("finetune", "stages"): _UserNamed("stage", "stages", f'--{_NAME}.finetune.stages="{_STAGE}"'),
@@ -82,6 +86,7 @@ class ConfigFileParser(flags.ArgumentParser):
         try:
             config = load_config(argument)
             check_overrides(arguments)
+            _add_fields_of_corpora(arguments, config)
             _check_user_named(arguments, config)
             _check_types(arguments, config)
         except ConfigError as error:
@@ -263,6 +268,19 @@ def _is_mapping(text: str) -> bool:
         return False
 
 
+def _add_fields_of_corpora(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
+    """Give a corpus of the file the default of each field that a flag sets and the file omits."""
+    corpora = config.get("data", {}).get("corpora", {})
+    for _, path, _ in _overrides(arguments):
+        if path[:_USER_NAMED_DEPTH] != _CORPORA_PATH or len(path) != _USER_NAMED_DEPTH + 2:
+            continue
+        name, field = path[_USER_NAMED_DEPTH:]
+        corpus = corpora.get(name)
+        if isinstance(corpus, ml_collections.ConfigDict) and field in _CORPUS and field not in corpus:
+            with corpus.unlocked():
+                corpus[field] = _CORPUS[field]
+
+
 def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
     """Check that the configuration has every corpus, arm, task or stage that a flag changes."""
     for written, path, _ in _overrides(arguments):
@@ -274,6 +292,8 @@ def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDic
                 noun, nouns, example = _USER_NAMED[path[:_USER_NAMED_DEPTH]]
                 known = list(section) if isinstance(section, ml_collections.ConfigDict) else []
                 kind = noun if depth == _USER_NAMED_DEPTH else f"field of that {noun}"
+                if path[:_USER_NAMED_DEPTH] == _CORPORA_PATH and depth > _USER_NAMED_DEPTH:
+                    known = list(_CORPUS)
                 raise ConfigError(
                     f"{_NAME}.{written}: the file of --{_NAME} has no {kind} {shown(part)}; allowed: one "
                     f"of it ({', '.join(known) or 'there is none'}), or all {nouns} in one value: {example}"

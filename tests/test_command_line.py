@@ -199,6 +199,29 @@ def test_flags_can_change_one_arm_or_set_all_arms(tmp_path):
     assert "has no arm 'paste'; allowed: one of it (copy)" in results[4][2]
 
 
+@pytest.mark.slow
+def test_a_flag_can_set_a_field_of_a_corpus_that_the_file_omits(tmp_path):
+    file = tmp_path / "corpora.py"
+    file.write_text(
+        f"{DEFAULTS}def get_config():\n    config = default_config()\n"
+        "    config.data.corpora = {'a': {'source': 'a.txt'}}\n"
+        "    return config\n"
+    )
+    refusals = {
+        "max_epochs=9": "",
+        "max_epochs=-1": "config.data.corpora.a.max_epochs: found -1.0; allowed: at least 0",
+        "max_epochs=many": "config.data.corpora.a.max_epochs: found 'many'; allowed: a number",
+        "prepared=b": "config.data.corpora.a: found both of source and prepared; allowed: one of them",
+        "epochs=9": (
+            "has no field of that corpus 'epochs'; allowed: one of it (source, prepared, weight, max_epochs)"
+        ),
+    }
+    check = ("train", f"--config={file}", WORKDIR, "--check")
+    results = run_commands([(*check, f"--config.data.corpora.a.{field}") for field in refusals])
+    for said, (status, _, stderr) in zip(refusals.values(), results, strict=True):
+        assert status == (2 if said else 0) and said in stderr, stderr
+
+
 @pytest.mark.parametrize(
     ("lines", "end", "status", "fault"),
     [

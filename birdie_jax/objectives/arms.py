@@ -129,15 +129,22 @@ def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
         if not isinstance(objective, str):
             raise refusal(_arm(name), "objective", objective, ", ".join(OBJECTIVES))
         weight = parameters.pop("weight", 1.0)
-        corpora = parameters.pop("corpora", ())
-        names = (corpora,) if isinstance(corpora, str) else corpora
-        if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
-            raise refusal(_arm(name), "corpora", corpora, "the name of a corpus, or a list of names")
+        names = _names_of_corpora(name, parameters.pop("corpora")) if "corpora" in parameters else ()
         group = parameters.pop("group", name if names else objective)
         try:
             built = make_objective(objective, **parameters)
         except ValueError as error:
             raise ValueError(f"{_arm(name)}: {error}") from error
         _check_arm(name, group, weight)
-        made.append(Arm(name, built, group, float(weight), tuple(names)))
+        made.append(Arm(name, built, group, float(weight), names))
     return Mixture(tuple(made))
+
+
+def _names_of_corpora(arm: str, given: object) -> tuple[str, ...]:
+    """Return the corpora that an arm names: one, or a list of at least one, without repetition."""
+    names: Any = (given,) if isinstance(given, str) else given
+    usable = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+    if not usable or not names or len(set(names)) < len(names):
+        allowed = "the name of a corpus, or a list of different names; without the field: all corpora"
+        raise refusal(_arm(arm), "corpora", given, allowed)
+    return tuple(names)

@@ -1,6 +1,8 @@
 """The text of a run: both splits, prepared once, and the same in every process."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,18 +37,27 @@ class TrainingText(NamedTuple):
 
 
 def prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tuple[TrainingText, Tokenizer]:
-    """Prepare the text of the run if needed; return it and its tokenizer."""
+    """Prepare the text of the run if needed; return it and its tokenizer.
+
+    Raises:
+        DataError: a text or its tokenizer is unusable; the message names the field of a corpus.
+    """
     found = processes.broadcast_from_first("text", lambda: json.dumps(_text_folders(config)))
     # On hosts that share no folder with the first process, processes prepare the text one after another.
     folders = json.loads(found) if processes.first else _text_folders(config)
-    tokenizer = load_tokenizer(next(iter(folders.values())))
+    first = next(iter(folders))
+    with _naming_the_field(config, first):
+        tokenizer = load_tokenizer(folders[first])
     sha256 = processes.broadcast_from_first("tokenizer", lambda: _keep_tokenizer(workdir, tokenizer))
     weights = tuple(corpus.weight for corpus in corpora_of(config.data).values()) or (1.0,)
     opened = partial(TokenShards, tokenizer_sha256=sha256, mirror_gib=config.data.mirror_gib)
 
     def split(name: str) -> Corpora:
-        texts = tuple(opened(folder, name) for folder in folders.values())
-        return Corpora(tuple(folders), texts, weights)
+        texts = []
+        for corpus, folder in folders.items():
+            with _naming_the_field(config, corpus):
+                texts.append(opened(folder, name))
+        return Corpora(tuple(folders), tuple(texts), weights)
 
     text = TrainingText(split("train"), split("validation"), tokenizer.vocab_size)
     check_same_text(text.train.texts, processes)
@@ -75,6 +86,19 @@ def check_same_text(texts: tuple[TokenShards, ...], processes: Processes) -> Non
             )
 
 
+@contextmanager
+def _naming_the_field(config: Config, name: str) -> Iterator[None]:
+    """Begin an error about a corpus with its field; a single text has the name ''."""
+    try:
+        yield
+    except DataError as error:
+        if not name:
+            raise
+        field = "prepared" if corpora_of(config.data)[name].prepared else "source"
+        # The class has the exit status.
+        raise type(error)(f"config.data.corpora.{name}.{field}: {error}") from error
+
+
 def _text_folders(config: Config) -> dict[str, str]:
     """Return the folder of each corpus, prepared if needed; a single text has the name ''."""
     data = config.data
@@ -88,13 +112,17 @@ def _text_folders(config: Config) -> dict[str, str]:
     if not tokenizer and prepared:
         tokenizer = str(locate(prepared[0]) / TOKENIZER_NAME)
     elif not tokenizer:
-        opened = [open_source(source, **_document_settings(data)) for source in sources.values()]
+        opened = []
+        for name, source in sources.items():
+            with _naming_the_field(config, name):
+                opened.append(open_source(source, **_document_settings(data)))
         weights = [corpora[name].weight for name in sources]
         tokenizer = str(shared_tokenizer(root, opened, weights, data.vocab_size))
-    return {
-        name: corpus.prepared or _prepare(root, corpus.source, data, tokenizer)
-        for name, corpus in corpora.items()
-    }
+    folders = {}
+    for name, corpus in corpora.items():
+        with _naming_the_field(config, name):
+            folders[name] = corpus.prepared or _prepare(root, corpus.source, data, tokenizer)
+    return folders
 
 
 def _prepare(root: Location, source: str, data: DataConfig, tokenizer: str) -> str:

@@ -137,6 +137,14 @@ OBJECTIVE_NAMES = ", ".join(sorted(OBJECTIVES))
             {"a": {"objective": "span_corruption", "rate": 1.2}},
             "arm 'a': span_corruption: rate: found 1.2; allowed: a number above 0 and below 1",
         ),
+        *(
+            (
+                {"a": {**COPYING, "corpora": corpora}},
+                f"arm 'a': corpora: found {corpora!r}; allowed: the name of a corpus, or a list of different "
+                "names; without the field: all corpora",
+            )
+            for corpora in ([], ["web", "web"], 3, [3])
+        ),
         (
             {"a/b": COPYING},
             "arm 'a/b': name: found 'a/b'; allowed: letters, digits, underscores, at most 100",
