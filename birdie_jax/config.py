@@ -44,6 +44,8 @@ from birdie_jax.storage import file_key, inner_path, parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
 
+# Sections of `finetune`, and the field of each that turns it on.
+_SWITCHES = (("teacher", "from"), ("lora", "rank"), ("pruning", "max_pruned"))
 _CORPUS_NAME = re.compile(r"[A-Za-z0-9_]{1,50}")
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "TrainConfig",
     "check_batches",
     "check_config",
+    "check_used",
     "corpora_of",
     "default_config",
     "parse_config",
@@ -387,3 +390,23 @@ def check_config(config: Config) -> None:
     rest = [name for name, size in sizes.items() if size == -1]
     if len(rest) > 1:
         raise ConfigError(f"config.mesh: found -1 for {' and '.join(rest)}; allowed: -1 for one axis")
+
+
+def check_used(config: Config) -> None:
+    """Check that a new run reads every field that is not at its default, as far as other fields tell.
+
+    A saved configuration is not checked, because it may have the defaults of an earlier version.
+
+    Raises:
+        ConfigError: a field would be ignored; the message names it.
+    """
+    require = _require_of(config)
+    values, defaults = to_dict(config)["finetune"], to_dict(Config())["finetune"]
+    for section, switch in _SWITCHES:
+        if values[section][switch] != defaults[section][switch]:
+            continue
+        for name, default in defaults[section].items():
+            allowed = f"{shown(default)} without config.finetune.{section}.{switch}"
+            require(values[section][name] == default, f"finetune.{section}.{name}", allowed)
+    unread = not config.data.corpora or config.data.source in ("", Config().data.source)
+    require(unread, "data.source", "none beside config.data.corpora, whose entries have their own sources")

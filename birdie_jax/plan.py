@@ -22,7 +22,7 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 from birdie_jax.command_line import define_path, start
-from birdie_jax.config import Config, MeshConfig, corpora_of, parse_config
+from birdie_jax.config import Config, MeshConfig, check_used, corpora_of, parse_config
 from birdie_jax.config_flag import define_config
 from birdie_jax.errors import ConfigError, shown
 from birdie_jax.finetuning.run import resolve_stages
@@ -106,6 +106,7 @@ _EXTRA_PROGRAMS = {"skip": 0, "estimate": 1, "verify": 7}
 
 def run(config: Config) -> None:
     """Plan, print and write."""
+    check_used(config)
     _check_json(config)
     _check_decode()
     topology = make_topology(_TOPOLOGY.value, _log)

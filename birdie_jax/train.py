@@ -24,7 +24,7 @@ from absl import flags, logging
 
 from birdie_jax.command_line import define_path, given_imports, is_output_closed, refuse, start
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.config import Config, default_config, parse_config, to_dict
+from birdie_jax.config import Config, check_used, default_config, parse_config, to_dict
 from birdie_jax.config_flag import define_config
 from birdie_jax.device_check.choice import keep_scan
 from birdie_jax.engine import Hook, Outcome, Workdir, sections_of, train
@@ -96,6 +96,7 @@ def find_parts(config: Config) -> Parts:
     Raises:
         ConfigError: a part does not exist; the message names the field.
     """
+    check_used(config)
     stages = read_stages(config)
     config = with_task_head(config, stages)
     hook_names(config)

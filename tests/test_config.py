@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.bandit import POLICIES
 from birdie_jax.command_line import subscript_keywords
-from birdie_jax.config import Config, default_config, parse_config, to_dict
+from birdie_jax.config import Config, check_used, default_config, parse_config, to_dict
 from birdie_jax.errors import ConfigError
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
@@ -147,6 +147,53 @@ def test_heads_that_do_not_divide_are_refused_for_models_with_heads(section, fie
     harmless = default_config()
     change(harmless, name="gated_ssm")
     assert to_dict(parse_config(harmless))["model"][section].items() >= fields.items()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"finetune.teacher.hidden": 0.5},
+            "hidden: found 0.5; allowed: 0.0 without config.finetune.teacher.from",
+        ),
+        (
+            {"finetune.teacher.logits": 0.9},
+            "logits: found 0.9; allowed: 0.5 without config.finetune.teacher.from",
+        ),
+        (
+            {"finetune.teacher.temperature": 2.0},
+            "found 2.0; allowed: 1.0 without config.finetune.teacher.from",
+        ),
+        (
+            {"finetune.lora.maps": "*/mixer/*"},
+            "maps: found '*/mixer/*'; allowed: '*' without config.fin",
+        ),
+        (
+            {"finetune.pruning.norm": "l2"},
+            "found 'l2'; allowed: 'absolute' without config.finetune.pruning.max",
+        ),
+        (
+            {"data.source": "a.txt", "data.corpora": {"a": {"source": "b.txt"}}},
+            "config.data.source: found 'a.txt'; allowed: none beside config.data.corpora, whose entries h",
+        ),
+        ({"data.corpora": {"a": {"source": "b.txt"}}}, ""),
+        ({"finetune.teacher.from": "runs/a@3", "finetune.teacher.hidden": 0.5}, ""),
+    ],
+)
+def test_a_field_that_another_makes_useless_is_refused(fields, message):
+    config = default_config().unlock()
+    for path, value in fields.items():
+        set_field(path, value)(config)
+    # A saved configuration may have the defaults of an earlier version.
+    parsed = parse_config(config)
+    if not message:
+        check_used(parsed)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_used(parsed)
+    assert str(caught.value).startswith(f"config.{next(iter(fields))}: found ") and message in str(
+        caught.value
+    )
 
 
 def test_shapes_unsupported_by_splash_attention_are_refused():
