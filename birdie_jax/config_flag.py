@@ -270,12 +270,13 @@ def _is_mapping(text: str) -> bool:
 
 def _add_fields_of_corpora(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
     """Give a corpus of the file the default of each field that a flag sets and the file omits."""
-    corpora = config.get("data", {}).get("corpora", {})
     for _, path, _ in _overrides(arguments):
         if path[:_USER_NAMED_DEPTH] != _CORPORA_PATH or len(path) != _USER_NAMED_DEPTH + 2:
             continue
-        name, field = path[_USER_NAMED_DEPTH:]
-        corpus = corpora.get(name)
+        corpus: Any = config
+        for part in path[:-1]:
+            corpus = corpus.get(part) if isinstance(corpus, ml_collections.ConfigDict) else None
+        field = path[-1]
         if isinstance(corpus, ml_collections.ConfigDict) and field in _CORPUS and field not in corpus:
             with corpus.unlocked():
                 corpus[field] = _CORPUS[field]

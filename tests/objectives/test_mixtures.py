@@ -140,8 +140,8 @@ OBJECTIVE_NAMES = ", ".join(sorted(OBJECTIVES))
         *(
             (
                 {"a": {**COPYING, "corpora": corpora}},
-                f"arm 'a': corpora: found {corpora!r}; allowed: the name of a corpus, or a list of different "
-                "names; without the field: all corpora",
+                f"arm 'a': corpora: found {corpora!r}; allowed: the name of a corpus, or a list of "
+                "different names; without the field: all corpora",
             )
             for corpora in ([], ["web", "web"], 3, [3])
         ),
