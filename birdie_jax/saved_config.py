@@ -1,5 +1,6 @@
 """Reads a configuration that an earlier run saved as JSON."""
 
+import os
 from typing import Any
 
 import ml_collections
@@ -32,8 +33,12 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
         found = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: not found; allowed: {allowed}") from error
+    except NotADirectoryError as error:
+        raise ConfigError(f"{os.path.dirname(path)}: is no folder; allowed: {allowed}") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be used: {error}") from error
+        # The text of an OSError of the system begins with a number.
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be used: {reason}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: found {type(found).__name__}; allowed: {allowed}")
     return found

@@ -23,6 +23,8 @@ from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_t
 from birdie_jax.interop.model_folder import (
     CONFIG,
     DESCRIPTION,
+    EXPORTED,
+    FORMAT,
     ExportedModel,
     new_folder,
     read_model,
@@ -34,6 +36,7 @@ from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.saved_config import read_json
 from birdie_jax.storage import is_remote, make_path, write_json
+from birdie_jax.storage.workdir import is_configuration
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
@@ -44,6 +47,7 @@ Settings = (
     | recurrent_gemma.RecurrentGemmaSettings
 )
 HEAD = "lm_head.weight"
+_ALLOWED = "a folder of a Hugging Face model"
 
 
 class HuggingFaceModel(NamedTuple):
@@ -165,9 +169,10 @@ def read_huggingface(folder: epath.PathLike, dtype: str | None = None) -> Export
     folder = Path(folder)
     path = folder / CONFIG
     try:
-        described = read_json(path, "a folder of a Hugging Face model")
+        described = read_json(path, _ALLOWED)
         if DESCRIPTION in described:
             return _with_dtype(read_model(folder), dtype)
+        _check_other_program(described, folder)
         kind = kind_of_folder(described, path)
         settings = kind.read_settings(described, path)
         config = kind.to_config(settings, dtype or "float32", path)
@@ -180,6 +185,23 @@ def read_huggingface(folder: epath.PathLike, dtype: str | None = None) -> Export
         ours = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
         named = _read_tensors(stored, kind, config.model, settings, ours, path)
     return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, 0)
+
+
+def _check_other_program(described: dict[str, Any], folder: Path) -> None:
+    """Refuse a run and an exported model of this project, and name the commands that read them.
+
+    Raises:
+        InteropError: the folder is one of them.
+    """
+    for found, is_one, flag in (
+        ("the workdir of a run", is_configuration(described), "workdir"),
+        (EXPORTED, described.get("format") == FORMAT, "model"),
+    ):
+        if is_one:
+            raise InteropError(
+                f"{folder}: found {found}; allowed: {_ALLOWED}; generate, evaluate and export read this "
+                f"folder as --{flag}={folder}, and training as --config.init.from={folder}"
+            )
 
 
 def _with_dtype(model: ExportedModel, dtype: str | None) -> ExportedModel:

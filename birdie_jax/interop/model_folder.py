@@ -18,7 +18,7 @@ from etils import epath
 from jaxtyping import PyTree
 
 from birdie_jax.config import Config, to_dict
-from birdie_jax.errors import ConfigError, DataError, InteropError
+from birdie_jax.errors import ConfigError, DataError, InteropError, shown
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.torch_layout import read_torch_tensors
 from birdie_jax.interop.weights_file import read_weights, write_weights
@@ -38,6 +38,7 @@ from birdie_jax.storage import (
     write_json,
 )
 from birdie_jax.storage.typed import parse_typed
+from birdie_jax.storage.workdir import is_configuration
 from birdie_jax.text import Tokenizer
 
 CONFIG = "config.json"
@@ -89,10 +90,13 @@ def _is_there(path: epath.Path) -> bool:
 
 
 WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.model", "README.md"
-_FORMAT, _VERSION = "birdie_jax", 1
+FORMAT = "birdie_jax"
+"""The name of the format in the config.json of an exported folder."""
+_VERSION = 1
 DESCRIPTION = "birdie_jax"
 """The key of the description in the config.json of a `transformers` folder."""
-_EXPORTED = "a folder that birdie_jax.export or birdie_jax.import_model wrote"
+EXPORTED = "a folder that birdie_jax.export or birdie_jax.import_model wrote"
+"""Such a folder, in words."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ def named_tensors(params: PyTree) -> dict[str, np.ndarray]:
 def describe(model: ExportedModel) -> dict[str, Any]:
     """Return the contents of the config.json that `read_model` reads."""
     description = _Description(
-        format=_FORMAT,
+        format=FORMAT,
         format_version=_VERSION,
         step=model.step,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params)),
@@ -242,18 +246,36 @@ def read_model_config(folder: epath.PathLike) -> Config:
     return _read_description(make_path(folder) / CONFIG)[1]
 
 
+def _check_format(described: Any, where: str) -> dict[str, Any]:
+    """Return a description, if this program reads its format.
+
+    Raises:
+        InteropError: it does not, or this is another program's or a run's config.json.
+    """
+    if not isinstance(described, dict):
+        raise InteropError(f"{where}: found {shown(described)}; allowed: the object that export writes")
+    if "format" not in described:
+        found = "no format of an exported model"
+        if "model_type" in described:
+            found = (
+                f"the model_type {shown(described['model_type'])}, which birdie_jax.import_model imports"
+            )
+        elif is_configuration(described):
+            found = "the configuration of a run, which is a --workdir"
+        raise InteropError(f"{where}: found {found}; allowed: {EXPORTED}")
+    for name, allowed in (("format", FORMAT), ("format_version", _VERSION)):
+        if described.get(name) != allowed:
+            raise InteropError(f"{where}: {name}: found {shown(described.get(name))}; allowed: {allowed!r}")
+    return described
+
+
 def _read_description(path: epath.Path) -> tuple[_Description, Config, bool]:
     """Return the description, its configuration, and whether the tensors have the PyTorch layout."""
     try:
-        described = read_json(path, _EXPORTED)
-        by_torch = isinstance(described.get(DESCRIPTION), dict)
-        described = described[DESCRIPTION] if by_torch else described
-        kind = described.get("format", described.get("model_type"))
-        if kind != _FORMAT or described.get("format_version") != _VERSION:
-            raise InteropError(
-                f"{path}: found format {kind!r}, version {described.get('format_version')!r}; "
-                f"allowed: {_FORMAT!r}, version {_VERSION}"
-            )
+        described = read_json(path, EXPORTED)
+        by_torch = DESCRIPTION in described
+        where = f"{path}: {DESCRIPTION}" if by_torch else str(path)
+        described = _check_format(described[DESCRIPTION] if by_torch else described, where)
         description = parse_typed(_Description, described, str(path), InteropError)
         return description, parse_saved_config(description.config, path, importing=False), by_torch
     except ConfigError as error:

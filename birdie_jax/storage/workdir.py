@@ -414,14 +414,22 @@ class Workdir:
         return found
 
 
+def is_configuration(found: Mapping[str, Any]) -> bool:
+    """Return whether a config.json has the sections that the runs of all versions have."""
+    return not _missing_sections(found)
+
+
+def _missing_sections(found: Mapping[str, Any]) -> list[str]:
+    return [name for name in _SECTIONS if not isinstance(found.get(name), Mapping)]
+
+
 def check_configuration(found: Mapping[str, Any], path: epath.PathLike) -> None:
     """Check that a config.json contains the configuration of a run of any version.
 
     Raises:
         ConfigError: a section that all versions have is missing.
     """
-    missing = [name for name in _SECTIONS if not isinstance(found.get(name), Mapping)]
-    if missing:
+    if missing := _missing_sections(found):
         raise ConfigError(
             f"{path}: is no configuration of a run: found the fields {shown(list(found))}; missing: "
             f"{', '.join(missing)}"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from birdie_jax.config import Config, ModelConfig
+from birdie_jax.config import Config, ModelConfig, to_dict
 from birdie_jax.errors import InteropError
 from birdie_jax.interop import read_huggingface, read_model, write_huggingface, write_model
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
@@ -31,6 +31,7 @@ from tests.interop.huggingface_folders import (
 )
 from tests.quick_jit import quick_jit
 
+_ALLOWED = "allowed: a folder of a Hugging Face model; generate, evaluate and export read"
 EMBEDDING, HEAD = "backbone.embeddings.weight", "lm_head.weight"
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -320,6 +321,25 @@ def test_an_invalid_file_is_named(tmp_path):
     refused("model.safetensors: found pytorch_model.bin, a pickle, which is never read")
     (shards / "tokenizer.json").unlink()
     refused("tokenizer.json: the tokenizer model cannot be read")
+
+
+def test_a_folder_of_this_project_or_a_file_is_refused(tmp_path, folder):
+    read = read_huggingface(folder)
+    write_model(tmp_path / "exported", *read)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(read.config)))
+    (tmp_path / "file").write_text("{}")
+    for name, message in (
+        (
+            "run",
+            f"found the workdir of a run; {_ALLOWED} this folder as --workdir={tmp_path}/run, and train",
+        ),
+        ("exported", f"found a folder that birdie_jax.export or birdie_jax.import_model wrote; {_ALLOWED}"),
+        ("file", "is no folder; allowed: a folder of a Hugging Face model"),
+    ):
+        with pytest.raises(InteropError) as caught:
+            read_huggingface(tmp_path / name)
+        assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
 
 
 def test_models_without_a_transformers_class_are_refused(tmp_path, folder):

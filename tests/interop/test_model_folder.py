@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from birdie_jax.config import Config, ModelConfig
+from birdie_jax.config import Config, ModelConfig, to_dict
 from birdie_jax.errors import InteropError
 from birdie_jax.interop import name_parameters, parameters_from_names, read_model, write_model
 from birdie_jax.interop.weights_file import read_weights, write_weights
@@ -223,7 +223,19 @@ WEIGHTS = [
     (describes(mlp_features=48), "tensor 'layers.0.mlp.gate.kernel' has shape [16, 32];"),
 ]
 CONFIGS = [
-    (config_of_text('{"model_type": "mamba"}'), ": found format 'mamba', version None; allowed:"),
+    (
+        config_of_text('{"model_type": "mamba"}'),
+        ": found the model_type 'mamba', which birdie_jax.import_m",
+    ),
+    (config_of_text('{"birdie_jax": 3}'), ": birdie_jax: found 3; allowed: the object that export writes"),
+    (config_of_text('{"birdie_jax": {}}'), ": birdie_jax: found no format of an exported model; allowed:"),
+    (config_of_text('{"x": 3}'), ": found no format of an exported model; allowed: a folder that birdie"),
+    (config_of_text('{"format": "x"}'), ": format: found 'x'; allowed: 'birdie_jax'"),
+    (config_of_text('{"format": "birdie_jax"}'), ": format_version: found None; allowed: 1"),
+    (
+        config_of_text(json.dumps(to_dict(Config()))),
+        ": found the configuration of a run, which is a --work",
+    ),
     (config_of_text("[1]"), ": found list; allowed: a folder that birdie_jax.export or birdie_jax.import"),
     (config_of_text("{"), ": cannot be used: "),
     (describes(step="seven"), ".step: found 'seven'"),
