@@ -393,7 +393,7 @@ def check_config(config: Config) -> None:
 
 
 def check_used(config: Config) -> None:
-    """Check that a new run reads every field that is not at its default, as far as other fields tell.
+    """Check that no field is set that the values of other fields make useless.
 
     A saved configuration is not checked, because it may have the defaults of an earlier version.
 
