@@ -66,7 +66,8 @@ class StepTotals(NamedTuple):
 
     Attributes:
         step: the last of the steps.
-        num_steps: the number of steps.
+        num_steps: the number of steps, with the skipped ones.
+        taken: the number of steps that were not skipped.
         weight: the sum of `StepMetrics.weight` of the steps that were not skipped.
         tokens: the sum of `StepMetrics.tokens` of all steps.
         sums: the sums of `StepMetrics.sums` of the steps that were not skipped, in float64.
@@ -74,6 +75,7 @@ class StepTotals(NamedTuple):
 
     step: int
     num_steps: int
+    taken: int
     weight: float
     tokens: float
     sums: Mapping[str, np.ndarray]

@@ -235,7 +235,9 @@ class StepLog:
         if taken:
             means = {"loss": window.loss / taken, "grad_norm": window.grad_norm / taken}
             sums = {name: np.asarray(value) for name, value in window.sums.items()}
-            measured = self._summarise(StepTotals(step, window.steps, window.weight, window.tokens, sums))
+            measured = self._summarise(
+                StepTotals(step, window.steps, taken, window.weight, window.tokens, sums)
+            )
         for name in measured:
             if name in STEP_SCALARS and name != "loss":
                 raise ConfigError(
@@ -259,7 +261,9 @@ class StepLog:
     def _in_words(self, step: int, metrics: StepMetrics) -> str:
         sums = {name: np.asarray(value) for name, value in metrics.sums.items()}
         try:
-            parts = self._summarise(StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), sums))
+            parts = self._summarise(
+                StepTotals(step, 1, 1, float(metrics.weight), float(metrics.tokens), sums)
+            )
         except (ArithmeticError, ValueError):
             # A user's `summarise` may fail with such values.
             parts = {}

@@ -131,7 +131,7 @@ def find_branch(config: Config, source: str) -> Branch:
         source: the result of `find_source`.
 
     Raises:
-        ConfigError: the source is an exported folder, which has no optimizer.
+        ConfigError: the source is an exported folder, which has no optimizer, or has another optimizer.
     """
     folder = make_path(source)
     if exists(folder / WEIGHTS):
@@ -143,6 +143,12 @@ def find_branch(config: Config, source: str) -> Branch:
     workdir = Workdir(root)
     before, after = (flat(to_dict(one)) for one in (config_of_source(source), config))
     changed = [one for one in differences(before, after) if not one[0].startswith("init.")]
+    for name, one, other in changed:
+        if name == "optimizer.name":
+            raise ConfigError(
+                f"config.optimizer.name: found {shown(other)} with config.init.optimizer=true from a run with "
+                f"{shown(one)}; allowed: {shown(one)}, or config.init.optimizer=false, for another optimizer"
+            )
     renewed = any(name.startswith(("bandit.", "objectives.")) for name, *_ in changed)
     branch = Branch(workdir, step or workdir.saved_steps()[-1], frozenset({"bandit"} if renewed else ()))
     if jax.process_index() == 0:

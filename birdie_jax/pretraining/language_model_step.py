@@ -235,5 +235,5 @@ def _summarise(
             scalars[metric("accuracy")] = correct[number] / tokens[number]
     every = config.train.layer_norms_every_steps
     if every and totals.step % every == 0:
-        scalars |= layer_norms(totals.sums, totals.num_steps)
+        scalars |= layer_norms(totals.sums, totals.taken)
     return {name: float(value) for name, value in scalars.items()}

@@ -68,6 +68,7 @@ def test_what_a_branch_changes_is_printed_and_done(trunk, tmp_path):
     [
         ((), 13, "@13, which holds no checkpoint; allowed: the workdir of a run, one of its"),
         (("--config.batching.rows=4",), 12, "a checkpoint of another architecture: for row_streams"),
+        (("--config.optimizer.name=adafactor",), 12, "config.optimizer.name: found 'adafactor' with"),
         (("--config.train.num_steps=8",), 12, "num_steps: found 8; allowed: at least 12"),
         (("--config.data.vocab_size=310",), 12, "was trained on other data"),
     ],

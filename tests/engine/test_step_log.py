@@ -39,6 +39,15 @@ def test_a_loss_of_the_step_replaces_the_mean():
     assert log.flush()["loss"] == pytest.approx(0.5)
 
 
+def test_the_totals_count_the_steps_that_were_taken():
+    found = []
+    log = StepLog(lambda totals: found.append((totals.num_steps, totals.taken)) or {}, log_every_steps=3)
+    for step in range(1, 4):
+        log.add(step, step_metrics().replace(skipped=np.bool_(step == 2)), 0.0)
+    log.flush()
+    assert found[-1] == (3, 2)
+
+
 def test_an_array_sum_needs_its_own_summary():
     log = StepLog(summarise_means, 1)
     log.add(1, StepMetrics(*map(np.float32, (1, 1, 1, 1)), {"by_arm": np.ones(3)}), 0.0)

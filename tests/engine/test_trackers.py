@@ -25,6 +25,8 @@ class Recorder:
 
     def __init__(self, calls, fails_at=None, waits_at=None):
         self.calls, self.fails_at, self.waits_at = calls, fails_at, waits_at
+        if fails_at == "make":
+            self._called("make")
 
     def _called(self, name, *values):
         if name == self.fails_at:
@@ -76,7 +78,7 @@ def test_a_tracker_has_the_lines_of_the_metrics_and_one_identity(tmp_path, recor
     assert Workdir(tmp_path).run_id.read_text().strip() == run.identity
 
 
-@pytest.mark.parametrize("behaviour", [{"fails_at": "start"}, {"fails_at": "log"}, {"fails_at": "finish"}])
+@pytest.mark.parametrize("behaviour", [{"fails_at": at} for at in ("make", "start", "log", "finish")])
 def test_only_the_failing_tracker_is_left_out(tmp_path, recorded, behaviour, caplog):
     recorded("failing", **behaviour)
     calls = recorded("recorder")

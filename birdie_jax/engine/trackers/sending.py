@@ -47,7 +47,7 @@ def sending(
         if is_remote(workdir.root):
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="birdie_jax-trackers-"))
         run = TrackedRun(workdir.root.name, _identity(workdir), folder, config)
-        senders = [_Sender(name, TRACKERS[name].make(), run) for name in names]
+        senders = [_Sender(name, TRACKERS[name].make, run) for name in names]
 
         def send(step: int, scalars: Mapping[str, float]) -> None:
             for sender in senders:
@@ -65,9 +65,9 @@ def sending(
 class _Sender:
     """A tracker with its thread."""
 
-    def __init__(self, name: str, tracker: Tracker, run: TrackedRun):
+    def __init__(self, name: str, make: Callable[[], Tracker], run: TrackedRun):
         self._name = name
-        self._tracker = tracker
+        self._make = make
         self._run = run
         self._waiting: queue.Queue[tuple[int, Mapping[str, float]] | bool] = queue.Queue(_MAX_WAITING)
         self._dropped = False
@@ -98,10 +98,11 @@ class _Sender:
 
     def _send_all(self) -> None:
         try:
-            self._tracker.start(self._run)
+            tracker = self._make()
+            tracker.start(self._run)
             while not isinstance(line := self._waiting.get(), bool):
-                self._tracker.log(*line)
-            self._tracker.finish(succeeded=line)
+                tracker.log(*line)
+            tracker.finish(succeeded=line)
         # The run continues whatever a library raises, even SystemExit.
         except BaseException as error:
             text = without_secrets(str(error)).strip().splitlines() or [type(error).__name__]
