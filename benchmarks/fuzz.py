@@ -79,7 +79,7 @@ def table(results: Mapping[tuple[str, int], Outcome]) -> Iterator[str]:
         counts = Counter(outcome.outcome for outcome in own)
         hours = sum(outcome.seconds for outcome in own) / 3600
         cells = [f"{counts[name]:,}" for name in columns]
-        command = "python -m benchmarks.fuzz" + ("" if kind == "all" else f" --kind={kind}")
+        command = "python -m benchmarks.fuzz --results=fuzz" + ("" if kind == "all" else f" --kind={kind}")
         yield f"| {kind} | {len(own):,} | {' | '.join(cells)} | {hours:.2f} | `{command}` |"
 
 
@@ -88,8 +88,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--results", type=Path, required=True, help="Folder of the results and of the valid files.")
-    add("--kind", choices=KINDS, help="Kind of the cases; default: all in turn.")
-    add("--cases", type=int, default=10_000, help="Cases in all.")
+    add("--kind", choices=KINDS, help="Run only the cases of this kind.")
+    add("--cases", type=int, default=10_000, help="Cases in all, of all kinds.")
     add("--seed", type=int, default=0, help="Seed of the first case; the others follow.")
     add("--seconds", type=float, default=float("inf"), help="Seconds after which no case begins.")
     add("--case", help="KIND:SEED of a case to repeat and show; its files are kept.")
@@ -104,8 +104,8 @@ def _cases_left(
     if options.again:
         return [case for case, outcome in done.items() if outcome.outcome in FINDINGS]
     seeds = range(options.seed, options.seed + options.cases)
-    cases = [(options.kind or kind_of(seed), seed) for seed in seeds]
-    return [case for case in cases if case not in done]
+    cases = [(kind_of(seed), seed) for seed in seeds]
+    return [case for case in cases if options.kind in (None, case[0]) and case not in done]
 
 
 def _show(kind: str, seed: int, valid: Path) -> None:

@@ -146,8 +146,8 @@ def find_branch(config: Config, source: str) -> Branch:
     for name, one, other in changed:
         if name == "optimizer.name":
             raise ConfigError(
-                f"config.optimizer.name: found {shown(other)} with config.init.optimizer=true from a run with "
-                f"{shown(one)}; allowed: {shown(one)}, or config.init.optimizer=false, for another optimizer"
+                f"config.optimizer.name: found {shown(other)} with config.init.optimizer=true; allowed: "
+                f"{shown(one)}, which the run has, or another optimizer with config.init.optimizer=false"
             )
     renewed = any(name.startswith(("bandit.", "objectives.")) for name, *_ in changed)
     branch = Branch(workdir, step or workdir.saved_steps()[-1], frozenset({"bandit"} if renewed else ()))
