@@ -16,6 +16,7 @@ _COMMAND = re.compile(
     r"|(\.venv/bin/)?pip |birdie [a-z-])"
 )
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_LOOP = re.compile(r"for (?P<name>\w+) in (?P<first>\S+)[^;]*; do (?P<body>.*); done")
 _SEPARATORS = {"&&", "||", "|", ";", "&"}
 
 
@@ -42,12 +43,12 @@ def commands_of_repository() -> list[PageCommand]:
     for folder in ("configs", "launch", "birdie_jax"):
         for path in sorted((REPOSITORY / folder).glob("*.py")):
             docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-            found += commands_of_docstring(_relative(path), docstring or "")
+            found += commands_of_prose(_relative(path), docstring or "")
     return list(dict.fromkeys(found))
 
 
 def commands_of_page(page: str, text: str) -> list[PageCommand]:
-    """Return the commands of a Markdown page: from its code blocks, then from its inline code."""
+    """Return the commands of a Markdown page: from its code blocks, then from its prose."""
     found, prose, language, block = [], [], None, []
     for line in text.splitlines():
         fence = re.match(r"\s*```+(\w*)", line)
@@ -58,11 +59,11 @@ def commands_of_page(page: str, text: str) -> list[PageCommand]:
         else:
             found += [PageCommand(page, each, True) for each in _commands_of_block(language, block)]
             language = None
-    return found + _inline(page, "\n".join(prose))
+    return found + commands_of_prose(page, "\n".join(prose))
 
 
-def commands_of_docstring(page: str, text: str) -> list[PageCommand]:
-    """Return the commands of a docstring: from its indented blocks, then from its inline code."""
+def commands_of_prose(page: str, text: str) -> list[PageCommand]:
+    """Return the commands of a text: from its indented blocks, then from its inline code."""
     blocks = re.findall(r"(?:^ {4,}.*\n?)+", text, re.MULTILINE)
     found = [each for block in blocks for each in _commands_of_block("", block.splitlines())]
     return [PageCommand(page, each, True) for each in found] + _inline(page, text)
@@ -97,7 +98,8 @@ def _commands_of_block(language: str, lines: list[str]) -> Iterator[tuple[str, .
         return
     text = re.sub(r"\\\n\s*", " ", "\n".join(line.strip() for line in lines))
     here = None
-    for line in text.splitlines():
+    for shown_line in text.splitlines():
+        line = _first_pass(shown_line)
         if here is not None:
             here = None if line == here else here
             continue
@@ -106,6 +108,19 @@ def _commands_of_block(language: str, lines: list[str]) -> Iterator[tuple[str, .
         shown = {"console": typed.startswith("$ "), "": _COMMAND.match(typed)}
         if shown.get(language, True):
             yield from simple_commands(typed.removeprefix("$ "))
+
+
+def _first_pass(line: str) -> str:
+    """Return the commands of a loop's first pass, with its variable and its sums in numbers."""
+    loop = _LOOP.fullmatch(line)
+    if loop is None:
+        return line
+    body = re.sub(
+        rf"\$\(\({loop['name']} \+ (\d+)\)\)",
+        lambda sum_: str(int(loop["first"]) + int(sum_[1])),
+        loop["body"],
+    )
+    return body.replace(f"${loop['name']}", loop["first"])
 
 
 def _inline(page: str, text: str) -> list[PageCommand]:

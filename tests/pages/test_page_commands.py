@@ -2,8 +2,8 @@
 
 from tests.pages.page_commands import (
     PageCommand,
-    commands_of_docstring,
     commands_of_page,
+    commands_of_prose,
     commands_of_script,
     simple_commands,
 )
@@ -34,6 +34,9 @@ python is what it prints
 ```python
 import os
 ```
+
+    for step in 40 80; do python -m birdie_jax.train --workdir=runs/$step --steps=$((step + 4)); done
+    not a command
 """
 
 
@@ -46,6 +49,7 @@ def test_commands_of_a_page():
         PageCommand("p.md", ("kubectl", "apply", "--filename=-"), True),
         PageCommand("p.md", ("python", "-m", "birdie_jax.generate", "--prompt=x"), True),
         PageCommand("p.md", ("squeue", "--me"), True),
+        PageCommand("p.md", ("python", "-m", "birdie_jax.train", "--workdir=runs/40", "--steps=44"), True),
         PageCommand("p.md", ("python", "-m", "birdie_jax.report", "--workdir=DIR"), False),
     ]
 
@@ -54,7 +58,7 @@ def test_commands_of_a_docstring():
     text = (
         "Trains.\n\n    python3 -m launch.local -- \\\n        env x\n\n    not one\n\nOr `bash a.sh b`.\n"
     )
-    assert commands_of_docstring("c.py", text) == [
+    assert commands_of_prose("c.py", text) == [
         PageCommand("c.py", ("python3", "-m", "launch.local", "--", "env", "x"), True),
         PageCommand("c.py", ("bash", "a.sh", "b"), False),
     ]

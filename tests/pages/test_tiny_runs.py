@@ -86,7 +86,8 @@ def sandbox(tmp_path_factory):
     for name in ("pile", "wikipedia_and_books", "long_documents"):
         (folder / name).mkdir()
         (folder / name / "corpus.jsonl.zst").write_bytes(zstandard.compress(corpus.read_bytes()))
-    (options,) = [options for _, options in shown("train") if "--workdir=runs/tiny" in options]
+    options = ["--config=configs/tiny.py", "--workdir=runs/tiny"]
+    assert options in [options for _, options in shown("train")]
     text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
     # The run prints the mesh that it chose.
     said = train(folder, *options, *text, *of_micro_size())
