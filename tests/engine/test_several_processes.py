@@ -148,10 +148,8 @@ def check_same(workdir: Path, expected: Path) -> None:
     for line, other in zip(found, wanted, strict=True):
         assert line.keys() == other.keys()
         for name, value in line.items():
-            # After SIGTERM the window of the log that it cut begins anew.
-            if name not in {"tokens_seen", "padding_share"}:
-                exact = name.endswith(("tokens", "probability"))
-                assert value == pytest.approx(other[name], rel=0 if exact else 1e-4, abs=1e-6), name
+            exact = name.endswith(("tokens", "tokens_seen", "padding_share", "probability"))
+            assert value == pytest.approx(other[name], rel=0 if exact else 1e-4, abs=1e-6), name
     arrays, others = checkpoint_arrays(workdir, STEPS), checkpoint_arrays(expected, STEPS)
     assert arrays.keys() == others.keys()
     for name, value in others.items():
