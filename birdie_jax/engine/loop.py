@@ -17,6 +17,7 @@ from birdie_jax.config_sections import CheckpointConfig
 from birdie_jax.config_types import Steps
 from birdie_jax.engine.branch import Branch
 from birdie_jax.engine.checkpoint import Checkpoints, Restored
+from birdie_jax.engine.checkpoint_format import step_folder
 from birdie_jax.engine.checks import (
     check_batch,
     check_parts,
@@ -326,15 +327,16 @@ def restore_or_create(
         f"{hook.name}/{name}" for hook in hooks if isinstance(hook, GrowingHook) for name in hook.growing
     }
     wanted = step.abstract_state, first_position, step.create_sections, data, growing
-    restored = checkpoints.restore(*wanted)
+    restored, folder = checkpoints.restore(*wanted), checkpoints.directory
     if restored is None and branch is not None:
-        restored = branch.read(*wanted)
+        restored, folder = branch.read(*wanted), branch.folder.parent
     if restored is None:
         return Restored(step.create_state(), first_position, (), (), None)
+    folder /= step_folder(int(restored.state.step))
     for name in restored.filled:
-        logging.warning("%s: %s is newer than the run; it starts anew", checkpoints.directory, name)
+        logging.warning("%s: %s is newer than the run; it starts anew", folder, name)
     for name in restored.unused:
-        logging.warning("%s: unknown section %s; ignored", checkpoints.directory, name)
+        logging.warning("%s: unknown section %s; ignored", folder, name)
     return restored
 
 

@@ -2,12 +2,90 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from birdie_jax.config import CheckpointConfig
+from birdie_jax.engine import (
+    FunctionBatches,
+    HookResult,
+    LossFunction,
+    Workdir,
+    make_step,
+    mesh_of,
+    sections_of,
+    train,
+)
+from birdie_jax.engine.branch import Branch
 from tests.whole_runs import checkpoint_arrays, finish, metrics, train_command, write_corpus
 
-pytestmark = pytest.mark.slow
+
+class Section:
+    """A hook with a section, which some runs lack; it is never due."""
+
+    name = "section"
+
+    def create_section(self, key):
+        return {"sum": jnp.zeros(())}
+
+    def resume(self, state):
+        pass
+
+    def is_due(self, step, num_steps):
+        return False
+
+    def run(self, state, call):
+        return HookResult(state, {})
+
+    def close(self):
+        pass
+
+
+def squared_error(params, batch):
+    error = jnp.sum(jnp.square(batch["x"] @ params["w"]))
+    return error, {"error": error}
+
+
+def rows(batch):
+    return jnp.float32(batch["x"].shape[0])
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return mesh_of()
+
+
+def train_small(folder, mesh, num_steps, log_every_steps=2, *, hooks=(), branch=None):
+    """Train three weights; save a checkpoint every four steps."""
+    step = make_step(
+        lambda key: {"w": jax.random.normal(key, (3,))},
+        LossFunction(squared_error, rows, rows),
+        optax.sgd(0.01),
+        mesh,
+        sections=sections_of(hooks),
+    )
+    batches = FunctionBatches(lambda done: {"x": np.full((8, 3), done, np.float32)}, mesh)
+    train(
+        *(step, batches, hooks),
+        workdir=Workdir(folder),
+        num_steps=num_steps,
+        log_every_steps=log_every_steps,
+        checkpoint=CheckpointConfig(every_steps=4, keep=20),
+        branch=branch,
+    )
+
+
+def test_a_warning_names_the_checkpoint_that_was_read(tmp_path, mesh, caplog):
+    train_small(tmp_path / "trunk", mesh, 8, hooks=[Section()])
+    train_small(tmp_path / "run", mesh, 6, branch=Branch(Workdir(tmp_path / "trunk"), 4))
+    read = tmp_path / "trunk" / "checkpoints" / "00000004"
+    assert f"{read}: unknown section section/sum; ignored" in caplog.text
+    train_small(tmp_path / "run", mesh, 8, hooks=[Section()])
+    read = tmp_path / "run" / "checkpoints" / "00000006"
+    assert f"{read}: section/sum is newer than the run; it starts anew" in caplog.text
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +104,7 @@ def branch(trunk, workdir, *overrides, step=12):
     return finish(train_command(workdir, corpus, *begins, variant="exp3s"))
 
 
+@pytest.mark.slow
 def test_a_branch_that_changes_nothing_ends_as_its_trunk(trunk, tmp_path):
     status, output = branch(trunk, tmp_path / "run")
     assert status == 0, output
@@ -38,6 +117,7 @@ def test_a_branch_that_changes_nothing_ends_as_its_trunk(trunk, tmp_path):
     assert metrics(tmp_path / "run") == metrics(trunk[0]), "its history is that of its trunk"
 
 
+@pytest.mark.slow
 def test_what_a_branch_changes_is_printed_and_done(trunk, tmp_path):
     changes = ("--config.optimizer.learning_rate=0.002", "--config.train.num_steps=16")
     status, output = branch(
@@ -63,6 +143,7 @@ def test_what_a_branch_changes_is_printed_and_done(trunk, tmp_path):
     assert "holds a run of another configuration" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "step", "said"),
     [
