@@ -1,7 +1,8 @@
 """Start a new run from a checkpoint of another run, with its optimizer and data position."""
 
+import json
 from collections.abc import Callable, Mapping, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
@@ -13,7 +14,7 @@ from birdie_jax.engine.checkpoint_reading import read_checkpoint
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import CheckpointError, DamagedError
 from birdie_jax.storage import absolute, write_whole
-from birdie_jax.storage.metric_lines import is_kept, parse_line, read_metric_lines
+from birdie_jax.storage.metric_lines import is_kept, is_time_use, parse_line, read_metric_lines
 from birdie_jax.storage.workdir import Workdir
 
 
@@ -87,10 +88,22 @@ class Branch(NamedTuple):
     def copy_metrics(self, workdir: Workdir) -> None:
         """Copy the other run's metrics up to the branch's step into the new run's workdir.
 
+        The lines lose the times of the other run, because a resumed run adds to the times of its lines.
+
         Raises:
             OSError: the metrics cannot be read or written.
         """
         lines = [(line, parse_line(line)) for line in read_metric_lines(self.source)]
         again = True  # The new run calls the hooks that were due at the step.
-        kept = [line for line, scalars in lines if scalars and is_kept(scalars, self.step, again)]
+        kept = [
+            _without_times(line, scalars)
+            for line, scalars in lines
+            if scalars and is_kept(scalars, self.step, again)
+        ]
         write_whole(workdir.metrics, b"".join(kept))
+
+
+def _without_times(line: bytes, scalars: Mapping[str, Any]) -> bytes:
+    """Return a line of metrics without the scalars of `TimeUse`."""
+    rest = {name: value for name, value in scalars.items() if not is_time_use(name)}
+    return line if len(rest) == len(scalars) else (json.dumps(rest) + "\n").encode()

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from birdie_jax.storage.metric_lines import TIME_PREFIX, WALL_CLOCK
+from birdie_jax.storage.metric_lines import GOODPUT, TIME_PREFIX, WALL_CLOCK
 
 # The time to compile with XLA, or to load a compiled program.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -83,7 +83,7 @@ class TimeUse:
         spent = self._spent | {STEPPING: now - sum(self._spent.values())}
         sums = {name: self._before[name] + spent[name] for name in CATEGORIES}
         return {
-            "goodput": sums[STEPPING] / max(sum(sums.values()), 1e-9),
+            GOODPUT: sums[STEPPING] / max(sum(sums.values()), 1e-9),
             WALL_CLOCK: time.time(),
             **{TIME_PREFIX + name: seconds for name, seconds in sums.items()},
         }

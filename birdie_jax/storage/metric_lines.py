@@ -21,9 +21,11 @@ TIME_PREFIX = "time/"
 """The prefix of the scalars with the seconds of each category, over all starts of a run."""
 WALL_CLOCK = "unix_time"
 """The time of a line, in seconds since 1970."""
+GOODPUT = "goodput"
+"""The share of the seconds in which train steps that count ran."""
 CLOCKED_SCALARS = (
     *("tokens_per_second", "host_wait_seconds", STEP_LINE_KEY, "elapsed_seconds", "mfu"),
-    *("goodput", WALL_CLOCK, "slowest_process", "slowest_host_seconds", "median_host_seconds"),
+    *(GOODPUT, WALL_CLOCK, "slowest_process", "slowest_host_seconds", "median_host_seconds"),
 )
 """The loop's scalars that depend on a clock, in addition to the names with `TIME_PREFIX`."""
 _CONTINUED = "continued_from"
@@ -33,6 +35,11 @@ _AGAIN = "again"
 def is_clocked(name: str) -> bool:
     """Return whether a scalar depends on a clock, so a repeated run has another value."""
     return name in CLOCKED_SCALARS or name.startswith(TIME_PREFIX)
+
+
+def is_time_use(name: str) -> bool:
+    """Return whether a scalar belongs to the time use of a run over all its starts."""
+    return name in (GOODPUT, WALL_CLOCK) or name.startswith(TIME_PREFIX)
 
 
 def read_metric_lines(workdir: Workdir) -> list[bytes]:

@@ -20,6 +20,7 @@ from birdie_jax.engine import (
     train,
 )
 from birdie_jax.engine.branch import Branch
+from birdie_jax.engine.time_use import TIME_SCALARS
 from tests.whole_runs import checkpoint_arrays, finish, metrics, train_command, write_corpus
 
 
@@ -102,6 +103,31 @@ def branch(trunk, workdir, *overrides, step=12):
     run, corpus = trunk
     begins = (f"--config.init.from={run}@{step}", "--config.init.optimizer=true", *overrides)
     return finish(train_command(workdir, corpus, *begins, variant="exp3s"))
+
+
+def test_a_restarted_branch_counts_no_time_of_its_trunk(tmp_path, mesh):
+    """The trunk ended an hour ago; the branch restarts before its first own line."""
+    train_small(tmp_path / "trunk", mesh, 8)
+    file = tmp_path / "trunk" / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert all(line["time/stepping"] < 1000 for line in lines)
+    older = [
+        line | {"unix_time": line["unix_time"] - 3600, "time/stepping": 7200.0, "time/hooks": 900.0}
+        for line in lines
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in older))
+    train_small(tmp_path / "run", mesh, 5, 10, branch=Branch(Workdir(tmp_path / "trunk"), 4))
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "trunk")[:2]
+    train_small(tmp_path / "run", mesh, 10, 10)
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 10
+    assert sum(last[name] for name in TIME_SCALARS) < 600
+    assert last["time/between_starts"] == last["time/hooks"] == 0
+    # A line of its own counts.
+    begin = last["unix_time"]
+    train_small(tmp_path / "run", mesh, 20, 10)
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 < last["time/between_starts"] < last["unix_time"] - begin
 
 
 @pytest.mark.slow
