@@ -1,9 +1,12 @@
 """Write the page of a run: python -m birdie_jax.report --workdir=runs/tiny.
 
 The page, <workdir>/report.html, is one file with all its plots; its path is printed. With --follow it is
-rewritten every minute until the run ends, and a browser that shows it reloads it. With --compare, the page
-compares runs: python -m birdie_jax.report --compare=runs/one,runs/other.
+rewritten every minute until the run ends, and a browser that shows it reloads it. SIGTERM does not end a
+run, because launchers restart it. With --compare, the page compares runs:
+python -m birdie_jax.report --compare=runs/one,runs/other.
 """
+
+import sys
 
 from absl import flags
 
@@ -38,7 +41,7 @@ def main(arguments: list[str]) -> None:
         if not _FOLLOW.value:
             print(write_report(_WORKDIR.value))
             return
-        for number, page in enumerate(follow_report(_WORKDIR.value, _FOLLOW_SECONDS)):
+        for number, page in enumerate(follow_report(_WORKDIR.value, _FOLLOW_SECONDS, say=_say)):
             if number == 0:
                 print(page, flush=True)
         return
@@ -52,6 +55,10 @@ def main(arguments: list[str]) -> None:
     output = _OUTPUT.value or "comparison.html"
     check_outputs([Output("--output", output)], [Input("--compare", each) for each in compared])
     print(write_comparison(compared, output))
+
+
+def _say(line: str) -> None:
+    print(f"birdie_jax.report: {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

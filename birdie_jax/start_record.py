@@ -12,6 +12,11 @@ from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.workdir import Workdir
 
 
+def stopped_by(signal: str) -> str:
+    """Return the outcome of a start that a signal stopped, such as SIGTERM."""
+    return f"stopped by {signal}"
+
+
 @dataclass(frozen=True)
 class Program:
     """The program of a process.
@@ -72,6 +77,11 @@ class Start:
         sizes = ",".join(f"{axis}={size}" for axis, size in self.mesh.items() if size > 1)
         hosts = f"{self.program.host}{f' and {self.processes - 1} more' if self.processes > 1 else ''}"
         return f"{self.devices} x {self.device} on {hosts}, mesh {sizes or 'of one device'}"
+
+    @property
+    def was_preempted(self) -> bool:
+        """Whether SIGTERM stopped it; launchers restart such a run."""
+        return self.outcome == stopped_by("SIGTERM")
 
     @property
     def device_hours(self) -> float | None:

@@ -56,7 +56,7 @@ from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.mixture_shares import agree_on_shares
 from birdie_jax.pretraining.training_text import prepare_text
 from birdie_jax.resolve import ResolvedRun, check_run, configured_mixture, resolve_run, row_settings
-from birdie_jax.start_record import Program
+from birdie_jax.start_record import Program, stopped_by
 from birdie_jax.start_recorder import Announce, StartRecorder, describe_program, find_commit
 from birdie_jax.tasks.evaluation import NamedTask, tasks_of_config
 from birdie_jax.tasks.task_hook import read_stop_rule, task_hooks
@@ -153,7 +153,7 @@ def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None 
                 announce=recorder.announce,
                 on_scalars=on_scalars,
             )
-            ended = "completed" if outcome.completed else f"stopped by {outcome.stopped_by}"
+            ended = "completed" if outcome.completed else stopped_by(str(outcome.stopped_by))
             recorder.note_outcome(ended, outcome.step)
         if processes.first:
             known = {

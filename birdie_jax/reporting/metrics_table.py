@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from birdie_jax.errors import RecordError, shown
 from birdie_jax.metric_names import ARM_PREFIX, DECISION_QUANTITIES, TRAINING_QUANTITIES
-from birdie_jax.reporting.json_records import read_file
+from birdie_jax.reporting.json_records import is_there, read_file
 from birdie_jax.storage import is_remote
 from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.metric_lines import read_metric_lines
@@ -20,6 +20,10 @@ _MAX_STEP = np.iinfo(np.int64).max
 _MAX_INTEGER = 10**308
 
 ARM_QUANTITIES = (*TRAINING_QUANTITIES, *DECISION_QUANTITIES)
+
+
+class NoMetricsError(RecordError):
+    """A run has no line of metrics, or none yet; the message names the file."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ def read_metrics(workdir: Workdir, arm_names: Iterable[str]) -> MetricsTable:
     unknown, their scalars are ordinary columns.
 
     Raises:
-        RecordError: the file is missing or has no lines, or a line is damaged or names an unknown arm.
+        NoMetricsError: the file is missing or has no lines.
+        RecordError: the file cannot be read, or a line is damaged or names an unknown arm.
     """
     arm_index = {name: index for index, name in enumerate(arm_names)}
     path, lines = workdir.metrics, _read_lines(workdir)
@@ -81,7 +86,7 @@ def read_metrics(workdir: Workdir, arm_names: Iterable[str]) -> MetricsTable:
         else:
             records.append(record)
     if not records:
-        raise RecordError(
+        raise NoMetricsError(
             f"{path}: found {len(lines)} lines, none readable; allowed: at least one JSON object"
         )
     if not arm_index and any(key.startswith(ARM_PREFIX) for key in columns):
@@ -95,12 +100,21 @@ def read_metrics(workdir: Workdir, arm_names: Iterable[str]) -> MetricsTable:
 
 def _read_lines(workdir: Workdir) -> list[bytes]:
     if not is_remote(workdir.root):
-        return read_file(workdir.metrics).splitlines()
+        return _read_file(workdir).splitlines()
     try:
         lines = read_metric_lines(workdir)
     except OSError as error:
         raise RecordError(f"{workdir.metrics}: cannot be read: {error}") from error
-    return lines or read_file(workdir.metrics).splitlines()
+    return lines or _read_file(workdir).splitlines()
+
+
+def _read_file(workdir: Workdir) -> bytes:
+    try:
+        return read_file(workdir.metrics)
+    except RecordError as error:
+        if is_there(workdir.metrics):
+            raise
+        raise NoMetricsError(str(error)) from error
 
 
 def _check_line(

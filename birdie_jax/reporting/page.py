@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from birdie_jax.errors import shown
 from birdie_jax.reporting import palette
+from birdie_jax.reporting.metrics_table import NoMetricsError
 from birdie_jax.reporting.page_text import count, mark_special_tokens, percent, render_text
-from birdie_jax.reporting.run_record import RunRecord, read_run
+from birdie_jax.reporting.run_record import RunRecord, may_log, read_run
 from birdie_jax.reporting.section import HeadlineFigure, SectionKind, make_sections
 from birdie_jax.reporting.sections import SECTIONS
 from birdie_jax.reporting.svg import FIGURE_ID, default_style
@@ -92,28 +93,48 @@ def _summary_value(value: object) -> str:
 
 
 def follow_report(
-    workdir: epath.PathLike, seconds: int, kinds: Sequence[SectionKind] = SECTIONS
+    workdir: epath.PathLike,
+    seconds: int,
+    kinds: Sequence[SectionKind] = SECTIONS,
+    *,
+    say: Callable[[str], None] = print,
 ) -> Iterator[epath.Path]:
     """Write the page of a run every few seconds until the run ends, and yield its path each time.
 
-    A browser reloads the page at the same interval. A killed run has not ended, because it may be
-    restarted.
+    A browser reloads the page at the same interval. Before the first line of metrics, there is no page. A
+    run that was killed, or stopped by SIGTERM, has not ended, because launchers restart it.
 
     Args:
         workdir: the folder of the run.
         seconds: the seconds between two pages.
         kinds: the kinds of sections of the page.
+        say: gets a line when the run has no metrics yet, and when SIGTERM has stopped it.
 
     Raises:
         RecordError: see `write_report`.
         OSError: see `write_report`.
     """
+    said = ""
     while True:
-        run = read_run(workdir)
-        ended = run.is_complete or not run.starts or run.starts[-1].ended is not None
-        yield _write(run, kinds, None if ended else seconds)
-        if ended:
-            return
+        line = ""
+        try:
+            run = read_run(workdir)
+        except NoMetricsError:
+            if not may_log(workdir):
+                raise
+            line = f"{Workdir(workdir).metrics}: waits for its first line"
+        else:
+            last = run.starts[-1] if run.starts else None
+            going = last is not None and (last.ended is None or last.was_preempted)
+            ended = run.is_complete or not going
+            yield _write(run, kinds, None if ended else seconds)
+            if ended:
+                return
+            if last is not None and last.was_preempted:
+                line = f"{run.workdir}: {last.outcome} at step {run.last_step}; waits for its next start"
+        if line and line != said:
+            say(line)
+        said = line
         time.sleep(seconds)
 
 

@@ -249,6 +249,20 @@ def read_run(workdir: epath.PathLike) -> RunRecord:
     )
 
 
+def may_log(workdir: epath.PathLike) -> bool:
+    """Return whether a run without metrics prepares its text, has not logged yet, or may restart.
+
+    Raises:
+        RecordError: the record of its starts is damaged or cannot be read.
+    """
+    files = Workdir(workdir)
+    starts = _read_starts(files)
+    if starts:
+        return starts[-1].ended is None or starts[-1].was_preempted
+    # The command writes the first of them before it prepares text. A run from Python has only the second.
+    return is_there(files.config) or is_there(files.metrics)
+
+
 def _read_starts(files: Workdir) -> tuple[Start, ...]:
     try:
         return tuple(read_starts(files))

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from synthetic_workdir import paper_arms, tiny_arms, write_workdir
 
+from birdie_jax import report
 from birdie_jax.errors import RecordError
 from birdie_jax.reporting import follow_report, write_report
 from birdie_jax.reporting import page as page_module
@@ -363,18 +365,80 @@ START |= {"program": PROGRAM, "processes": 2, "device": "H100", "devices": 16, "
 ENDED = {"ended": "2026-01-02T04:34:05+00:00", "outcome": "stopped by SIGTERM", "step": 12}
 
 
-def test_a_followed_page_reloads_until_the_run_ends(short, monkeypatch):
-    (short / "summary.json").unlink(missing_ok=True)
-    (short / "starts.json").write_text(json.dumps([START]))
+def follow(workdir, monkeypatch, *changes):
+    """Follow a run that a function changes in each pause; return the pages and the lines."""
+    left, lines = iter(changes), []
 
-    def end_run(seconds):
+    def sleep(seconds):
         assert seconds == 30
-        (short / "starts.json").write_text(json.dumps([START | ENDED]))
+        next(left)()
 
-    monkeypatch.setattr(page_module.time, "sleep", end_run)
-    pages = [path.read_text() for path in follow_report(short, 30, [WHAT_RAN])]
-    assert ['<meta http-equiv="refresh" content="30">' in page for page in pages] == [True, False]
-    assert ["stopped by SIGTERM" in page for page in pages] == [False, True]
+    monkeypatch.setattr(page_module.time, "sleep", sleep)
+    pages = [path.read_text() for path in follow_report(workdir, 30, [WHAT_RAN], say=lines.append)]
+    assert next(left, None) is None
+    return pages, lines
+
+
+def record(workdir, *starts):
+    return lambda: (workdir / "starts.json").write_text(json.dumps(starts))
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed: no space", "stopped by SIGINT"])
+def test_a_followed_page_reloads_until_the_run_ends(short, monkeypatch, outcome):
+    """Launchers restart a run after SIGTERM."""
+    (short / "summary.json").unlink(missing_ok=True)
+    record(short, START)()
+    pages, lines = follow(
+        *(short, monkeypatch, record(short, START | ENDED), lambda: None),
+        *(record(short, START | ENDED, START), record(short, START | ENDED, START | ENDED)),
+        record(short, START | ENDED, START | ENDED, START | ENDED | {"outcome": outcome}),
+    )
+    reloads = ['<meta http-equiv="refresh" content="30">' in page for page in pages]
+    assert reloads == [True, True, True, True, True, False]
+    assert ["stopped by SIGTERM" in page for page in pages] == [False, True, True, True, True, True]
+    assert lines == [f"{short}: stopped by SIGTERM at step 20; waits for its next start"] * 2
+
+
+def test_following_waits_for_the_first_line_of_metrics(short, monkeypatch):
+    metrics = short / "metrics.jsonl"
+    lines = metrics.read_bytes()
+    # While text is prepared, there is no start either.
+    metrics.unlink()
+    pages, said = follow(
+        *(short, monkeypatch, record(short, START), lambda: metrics.write_bytes(b"")),
+        *(lambda: metrics.write_bytes(lines[:20]), lambda: metrics.write_bytes(lines)),
+        record(short, START | ENDED | {"outcome": "completed"}),
+    )
+    assert len(pages) == 2
+    assert said == [f"{metrics}: waits for its first line"]
+    metrics.unlink()
+    with pytest.raises(RecordError, match=r"metrics\.jsonl: missing"):
+        follow(short, monkeypatch)
+
+
+def test_a_folder_without_a_run_is_not_followed(tmp_path, monkeypatch):
+    with pytest.raises(RecordError, match=r"metrics\.jsonl: missing"):
+        follow(tmp_path, monkeypatch)
+
+
+def test_the_command_prints_each_wait(short, monkeypatch, capsys):
+    monkeypatch.setattr(report, "_WORKDIR", SimpleNamespace(value=str(short)))
+    monkeypatch.setattr(report, "_FOLLOW", SimpleNamespace(value=True))
+    monkeypatch.setattr(report, "_COMPARE", SimpleNamespace(value=None))
+    monkeypatch.setattr(report, "_OUTPUT", SimpleNamespace(value=None))
+    record(short, START | ENDED)()
+    (short / "summary.json").unlink(missing_ok=True)
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page_module.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        report.main(["report"])
+    printed = capsys.readouterr()
+    assert printed.out == f"{short / 'report.html'}\n"
+    said = f"{short}: stopped by SIGTERM at step 20; waits for its next start"
+    assert printed.err == f"birdie_jax.report: {said}\n"
 
 
 def test_the_page_describes_every_start(short):
