@@ -410,3 +410,8 @@ def check_used(config: Config) -> None:
             require(values[section][name] == default, f"finetune.{section}.{name}", allowed)
     unread = not config.data.corpora or config.data.source in ("", Config().data.source)
     require(unread, "data.source", "none beside config.data.corpora, whose entries have their own sources")
+    require(
+        config.train.gate_statistics_every_steps == 0 or not config.finetune.stages,
+        "train.gate_statistics_every_steps",
+        "0 with config.finetune.stages: only pre-training measures gates",
+    )

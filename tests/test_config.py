@@ -177,6 +177,11 @@ def test_heads_that_do_not_divide_are_refused_for_models_with_heads(section, fie
             "config.data.source: found 'a.txt'; allowed: none beside config.data.corpora, whose entries h",
         ),
         ({"data.corpora": {"a": {"source": "b.txt"}}}, ""),
+        (
+            {"train.gate_statistics_every_steps": 10, "finetune.stages": {"a": {}}},
+            "found 10; allowed: 0 with config.finetune.stages: only pre-training measures gates",
+        ),
+        ({"train.gate_statistics_every_steps": 10}, ""),
         ({"finetune.teacher.from": "runs/a@3", "finetune.teacher.hidden": 0.5}, ""),
     ],
 )
