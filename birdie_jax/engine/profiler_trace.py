@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+from absl import logging
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import Key
@@ -63,7 +64,14 @@ class ProfilerTrace:
         return {}
 
     def resume(self, state: TrainState) -> None:
-        """Do nothing: a trace does not change the steps."""
+        """Log a warning, in the first process, if the first of the steps is past."""
+        step = int(state.step)
+        if step > self._before and jax.process_index() == 0:
+            logging.warning(
+                "config.train.profile: found %d:%d; step %d is past: the run continues after step %d, and "
+                "traces nothing",
+                *(self._before + 1, self._last, self._before + 1, step),
+            )
 
     def is_due(self, step: int, num_steps: int) -> bool:
         """Return whether the trace begins or ends at `step`."""

@@ -3,13 +3,15 @@
 import json
 import shutil
 
+import jax.numpy as jnp
 import pytest
 
 from birdie_jax.config import Config, TrainConfig
 from birdie_jax.engine import Workdir, mesh_of
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.engine.parameter_average import NAME
-from birdie_jax.engine.profiler_trace import profiled_steps
+from birdie_jax.engine.profiler_trace import ProfilerTrace, profiled_steps
+from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import build_model
 from tests.whole_runs import CONFIG, checkpoint_arrays, finish, metrics, train_command, write_corpus
@@ -111,3 +113,10 @@ def test_steps_to_trace_are_of_the_run(wrong):
     message = rf"config\.train\.profile: found '{wrong}'; allowed: first:last, .* train\.num_steps = 12$"
     with pytest.raises(ConfigError, match=message):
         profiled_steps(wrong, 12)
+
+
+@pytest.mark.parametrize(("step", "said"), [(4, ""), (5, "found 5:12; step 5 is past"), (12, "past")])
+def test_steps_to_trace_that_are_past_are_named(tmp_path, caplog, step, said):
+    state = TrainState(jnp.int32(step), {}, {}, {})
+    ProfilerTrace(Workdir(tmp_path), 5, 12).resume(state)
+    assert len(caplog.records) == bool(said) and said in caplog.text
