@@ -375,7 +375,8 @@ class OptimizerConfig:
             adafactor, which has a small state; or an optimizer that an import registers.
         learning_rate: the peak of the learning rate.
         final_learning_rate: the learning rate at the last step.
-        warmup_steps: the number of steps from 0 to the peak.
+        warmup_steps: the number of steps from 0 to the peak; in a shorter run, all but the last, and a
+            warning.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: added to the root of the second moment.

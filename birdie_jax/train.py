@@ -44,6 +44,7 @@ from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.imports import name_of
 from birdie_jax.interop.initialization import config_of_source, find_branch, find_source
 from birdie_jax.objectives import Mixture
+from birdie_jax.optimizers import warn_of_a_cut_warmup
 from birdie_jax.planning.model_flops import model_flops_per_token
 from birdie_jax.planning.remat_choice import keep_remat
 from birdie_jax.pretraining.arm_samples import write_arms
@@ -179,6 +180,8 @@ def pretrain(
     on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
     """Prepare the text, train on it, and return the outcome and figures for the summary."""
+    if watch.processes.first:
+        warn_of_a_cut_warmup(config.optimizer, config.train.num_steps)
     text, tokenizer = prepare_text(config, workdir, watch.processes)
     shares = agree_on_shares(config, mixture, text.train, watch.processes)
     if watch.processes.first:

@@ -29,6 +29,7 @@ from birdie_jax.interop.initialization import (
 from birdie_jax.models.computation import told_differences
 from birdie_jax.models.task_head import TASK_HEAD
 from birdie_jax.objectives import Mixture
+from birdie_jax.optimizers import warn_of_a_cut_warmup
 from birdie_jax.resolve import ResolvedRun, check_run, resolve_run
 from birdie_jax.start_recorder import Announce
 from birdie_jax.storage import exists, write_whole
@@ -251,6 +252,8 @@ def finetune(
             f"config.optimizer.decay_steps: found {config.optimizer.decay_steps}; allowed: at most "
             f"{steady}, the steps of the run after the warm-up"
         )
+    if watch.processes.first:
+        warn_of_a_cut_warmup(config.optimizer, sequence.num_steps)
     resolved = resolve_stages(config, stages, tokenizer.vocab_size, num_steps=sequence.num_steps)
     resolved = choose(resolved, workdir, watch.processes)
     first = resolved[0]

@@ -4,7 +4,7 @@
 from birdie_jax.optimizers import adafactor, adamw, muon
 from birdie_jax.optimizers.lora import optimizer_of_run
 from birdie_jax.optimizers.registry import OPTIMIZERS, make_optimizer, register_optimizer
-from birdie_jax.optimizers.schedule import DECAY_SHAPES, learning_rate_schedule
+from birdie_jax.optimizers.schedule import DECAY_SHAPES, learning_rate_schedule, warn_of_a_cut_warmup
 
 __all__ = [
     "DECAY_SHAPES",
@@ -16,4 +16,5 @@ __all__ = [
     "muon",
     "optimizer_of_run",
     "register_optimizer",
+    "warn_of_a_cut_warmup",
 ]

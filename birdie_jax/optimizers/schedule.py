@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
+from absl import logging
 
 from birdie_jax.config_sections import OptimizerConfig
 
@@ -22,9 +23,9 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
 
     The rate falls to the final rate along a cosine or a line. With `wsd` (warm-up, stable, decay: MiniCPM,
     arXiv 2404.06395), it falls only in the last `decay_steps`, with the shape `decay_shape`. The rate of
-    the first step is 1 / (warmup_steps + 1) of the peak.
+    the first step is 1 / (warmup_steps + 1) of the peak. A warm-up that is not shorter than the run is cut.
     """
-    warmup = min(config.warmup_steps, max(num_steps - 1, 0))
+    warmup = _warmup_of(config, num_steps)
     peak, final = config.learning_rate, config.final_learning_rate
     rise = optax.linear_schedule(peak / (warmup + 1), peak, warmup)
     if config.schedule == "linear":
@@ -42,6 +43,24 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
         decay_steps=max(num_steps, warmup + 1),
         end_value=final,
     )
+
+
+def warn_of_a_cut_warmup(config: OptimizerConfig, num_steps: int) -> None:
+    """Log a warning if the warm-up is not shorter than a run of `num_steps` train steps.
+
+    Its rate then rises faster, to the peak at the last step, and never falls.
+    """
+    warmup = _warmup_of(config, num_steps)
+    if warmup < config.warmup_steps:
+        logging.warning(
+            "config.optimizer.warmup_steps: found %d for a run of %d steps; cut to %d, so the rate reaches "
+            "its peak only at the last step",
+            *(config.warmup_steps, num_steps, warmup),
+        )
+
+
+def _warmup_of(config: OptimizerConfig, num_steps: int) -> int:
+    return min(config.warmup_steps, max(num_steps - 1, 0))
 
 
 def _decay(config: OptimizerConfig) -> optax.Schedule:

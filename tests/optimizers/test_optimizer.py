@@ -11,7 +11,7 @@ import pytest
 from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.parameters import ParameterPolicy, parameter_policies
-from birdie_jax.optimizers import learning_rate_schedule, make_optimizer
+from birdie_jax.optimizers import learning_rate_schedule, make_optimizer, warn_of_a_cut_warmup
 from tests.quick_jit import quick_jit
 
 PEAK, FINAL = 1e-3, 1e-5
@@ -44,6 +44,17 @@ def test_learning_rates_follow_the_schedule(schedule, warmup, num_steps, step, e
     assert rate(step) == pytest.approx(quarter[schedule] if expected is None else expected, rel=1e-5)
     falling = rate(jnp.arange(warmup + 1, num_steps))
     assert (jnp.diff(falling) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("warmup", "said"), [(7, ""), (8, "found 8 for a run of 8 steps; cut to 7"), (20, "7")]
+)
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_a_cut_warmup_is_named(caplog, schedule, warmup, said):
+    config = OptimizerConfig(schedule=schedule, warmup_steps=warmup)
+    warn_of_a_cut_warmup(config, 8)
+    assert len(caplog.records) == bool(said) and said in caplog.text
+    np.testing.assert_allclose(learning_rate_schedule(config, 8)(7), config.learning_rate, rtol=1e-6)
 
 
 # The second set has the published betas and epsilon of masked LM, without clipping.
