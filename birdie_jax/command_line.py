@@ -14,6 +14,7 @@ from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown, without_secrets
 from birdie_jax.imports import import_extension
 from birdie_jax.storage import endless_kind
+from birdie_jax.termination import named_sigterm
 
 # The flags that the functions below define belong to the calling commands.
 flags.disclaim_key_flags()
@@ -33,8 +34,8 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
     """Parse the flags and call `main` with the program's name.
 
     An invalid command line ends the program with status 2, an error with `exit_status`, an interruption
-    with 130. If the reader of standard output closes it, as `head` does, the program ends without a
-    message.
+    with 130, SIGTERM with 143. If the reader of standard output closes it, as `head` does, the program
+    ends without a message.
 
     Args:
         verb: the name of the command's module, for messages.
@@ -49,21 +50,22 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
             "A module or a .py file that registers objectives, tasks, mixers, policies or hooks.",
         )
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[_IMPORT])
-    try:
-        app.run(main, flags_parser=lambda arguments: parse_command_line(verb, arguments))
-    except (BirdieError, *user_errors) as error:
-        if not (isinstance(error, BrokenPipeError) and is_output_closed()):
-            refuse(verb, error)
-    except KeyboardInterrupt:
-        print(f"birdie_jax.{verb}: stopped", file=sys.stderr)
-        sys.exit(_INTERRUPTED)
-    except BrokenPipeError:
-        if not is_output_closed():
-            raise
-    finally:
-        if is_output_closed():
-            # Otherwise Python would raise when it flushes the rest.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with named_sigterm(verb):
+        try:
+            app.run(main, flags_parser=lambda arguments: parse_command_line(verb, arguments))
+        except (BirdieError, *user_errors) as error:
+            if not (isinstance(error, BrokenPipeError) and is_output_closed()):
+                refuse(verb, error)
+        except KeyboardInterrupt:
+            print(f"birdie_jax.{verb}: stopped", file=sys.stderr)
+            sys.exit(_INTERRUPTED)
+        except BrokenPipeError:
+            if not is_output_closed():
+                raise
+        finally:
+            if is_output_closed():
+                # Otherwise Python would raise when it flushes the rest.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_output_closed() -> bool:

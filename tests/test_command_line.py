@@ -2,8 +2,10 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -325,3 +327,64 @@ def test_another_broken_pipe_is_raised():
     )
     assert done.returncode == 1
     assert "BrokenPipeError: [Errno 32] Broken pipe" in done.stderr
+
+
+# What the main thread does when SIGTERM arrives.
+BUSY = {
+    "waits": ("time.sleep(60)",),
+    # Neither returns to the interpreter nor holds its lock, like a compilation.
+    "in a library": (
+        "lock = ctypes.create_string_buffer(99)",
+        "[ctypes.CDLL(None).pthread_mutex_lock(lock) for _ in range(2)]",
+    ),
+    "trains": (
+        "with StopRequest() as stop:",
+        "    while not stop.signal:",
+        "        time.sleep(0.01)",
+        "print('saved')",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("busy", BUSY)
+def test_sigterm_is_named_in_one_line(busy):
+    """By the process itself, not by its forks."""
+    program = (
+        "import ctypes, os, signal, sys, time\n"
+        "from birdie_jax.command_line import start\n"
+        "from birdie_jax.engine.stop import StopRequest\n"
+        "def main(arguments):\n"
+        "    fork = os.fork()\n"
+        "    if not fork:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
+        "        os._exit(0)\n"
+        "    sys.stdin.readline()\n"
+        "    os.kill(fork, signal.SIGTERM)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == -signal.SIGTERM\n"
+        "    print('begun', flush=True)\n"
+        f"{''.join(f'    {line}{os.linesep}' for line in BUSY[busy])}"
+        "try:\n"
+        "    start('report', main)\n"
+        "finally:\n"
+        "    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write("continue\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        said = process.stdout.read(), process.stderr.read()
+    line, status = "birdie_jax.report: stopped by SIGTERM\n", 143
+    assert (*said, process.returncode) == (("saved\n", "", 0) if busy == "trains" else ("", line, status))
