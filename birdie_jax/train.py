@@ -28,7 +28,7 @@ from birdie_jax.config import Config, check_used, default_config, parse_config, 
 from birdie_jax.config_flag import define_config
 from birdie_jax.device_check.choice import keep_scan
 from birdie_jax.engine import Hook, Outcome, Workdir, sections_of, train
-from birdie_jax.engine.bad_steps import bad_step_rule
+from birdie_jax.engine.bad_steps import bad_step_rule, check_skip_batches
 from birdie_jax.engine.checks import check_workdir
 from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks, hook_names
@@ -103,6 +103,7 @@ def find_parts(config: Config) -> Parts:
     hook_names(config)
     tracker_names(config)
     bad_step_rule(config.train)
+    check_skip_batches(config.train.skip_batches, config.train.num_steps)
     mixture = None if stages else configured_mixture(config)
     tasks = tasks_of_config(config.eval.tasks, "config.eval.tasks")
     read_stop_rule(config.eval, tasks)
@@ -205,7 +206,10 @@ def pretrain(
         branch = None
         if source and config.init.optimizer and not workdir.saved_steps():
             found = find_branch(config, source)
-            branch = with_corpora_of(found, config_of_source(source), config, tokenizer)
+            origin = config_of_source(source)
+            skip_batches, earlier = config.train.skip_batches, origin.train.skip_batches
+            check_skip_batches(skip_batches, config.train.num_steps, done=found.step, before=earlier)
+            branch = with_corpora_of(found, origin, config, tokenizer)
         elif source:
             start_params = read_start(resolved, source, tokenizer, watch.processes, whole=False)
             step = step.starting_from(start_params)

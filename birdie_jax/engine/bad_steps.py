@@ -104,8 +104,18 @@ def bad_step_rule(config: TrainConfig) -> BadStepRule:
     Raises:
         ConfigError: `train.skip_batches` is invalid.
     """
+    left_out = read_skip_batches(config.skip_batches)
+    return BadStepRule(config.outlier_deviations, config.bad_steps, left_out)
+
+
+def read_skip_batches(value: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and last step of each range in `train.skip_batches`.
+
+    Raises:
+        ConfigError: `value` is invalid.
+    """
     left_out = []
-    for text in filter(None, config.skip_batches.split(",")):
+    for text in filter(None, value.split(",")):
         match = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text.strip())
         if match is None or int(match[1]) > int(match[2]):
             raise ConfigError(
@@ -113,7 +123,41 @@ def bad_step_rule(config: TrainConfig) -> BadStepRule:
                 "with commas between several, such as 4000:4020,7100:7100"
             )
         left_out.append((int(match[1]), min(int(match[2]), MAX_STEPS)))
-    return BadStepRule(config.outlier_deviations, config.bad_steps, tuple(left_out))
+    return tuple(left_out)
+
+
+def check_skip_batches(value: str, num_steps: int, *, done: int = 0, before: str = "") -> None:
+    """Check that no range of `train.skip_batches` lies where it has no effect.
+
+    Args:
+        value: the ranges.
+        num_steps: the number of train steps of the run; 0: unknown.
+        done: the step from which the run resumes.
+        before: the ranges of the run so far, which it skipped.
+
+    Raises:
+        ConfigError: a range begins after the last step, or at a step that the run has done without it.
+    """
+    applied = read_skip_batches(before)
+    for first, last in read_skip_batches(value):
+        if num_steps and first > num_steps:
+            allowed = f"steps of the run, whose last one is {num_steps}"
+        elif _is_within(first, min(last, done), applied):
+            continue
+        else:
+            allowed = (
+                f"batches after step {done}, from which this run resumes, or ranges that it had before "
+                "(docs/operate.md)"
+            )
+        raise ConfigError(f"config.train.skip_batches: found {first}:{last}; allowed: {allowed}")
+
+
+def _is_within(first: int, last: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Return whether ranges cover all steps from `first` to `last`; True if there are none."""
+    for begin, end in sorted(ranges):
+        if begin <= first:
+            first = max(first, end + 1)
+    return first > last
 
 
 def create_recent_steps() -> RecentSteps:

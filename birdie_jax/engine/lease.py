@@ -23,6 +23,7 @@ from typing import Any
 
 from absl import logging
 
+from birdie_jax.engine.bad_steps import check_skip_batches
 from birdie_jax.engine.lease_file import LeaseFile, Version, lease_file
 from birdie_jax.engine.run_end import movable_fields
 from birdie_jax.errors import ConfigError, DataError, LeaseLost, WorkdirInUse
@@ -191,7 +192,8 @@ def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, 
         lease = held.enter_context(Lease(workdir))
         done = max(workdir.saved_steps(), default=0)
         movable = partial(movable_fields, done)
-        workdir.claim(config, defaults, begun=has_begun(workdir), movable=movable)
+        check = partial(_check_skip_batches, done)
+        workdir.claim(config, defaults, begun=has_begun(workdir), movable=movable, check=check)
         try:
             yield lease
         except (ConfigError, DataError):
@@ -199,6 +201,11 @@ def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, 
                 if not has_begun(workdir):
                     workdir.remove_claim()
             raise
+
+
+def _check_skip_batches(done: int, before: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    earlier, value = (config.get("train.skip_batches", "") for config in (before, wanted))
+    check_skip_batches(value, 0, done=done, before=earlier)
 
 
 def _parse(version: Version) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from birdie_jax.engine.protocols import (
     Position,
     Step,
 )
-from birdie_jax.engine.step_log import OpenWindow, Progress, StepLog
+from birdie_jax.engine.step_log import BadStepsInARow, OpenWindow, Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, silence_repeated_errors
 from birdie_jax.engine.time_use import TimeUse
 from birdie_jax.engine.trackers.sending import OnScalars
@@ -378,5 +378,7 @@ def _explained(diverged: Exception, step: int, checkpoints: Checkpoints) -> Trai
         what = f"step {step}: a parameter became NaN or infinite"
     checkpoints.wait()
     good = checkpoints.last_good
+    if isinstance(diverged, BadStepsInARow):
+        what += diverged.advice(good or 0)
     kept = "there is no checkpoint" if good is None else f"{checkpoints.directory} step {good}"
     return TrainingDiverged(f"{what}; last good checkpoint: {kept}")

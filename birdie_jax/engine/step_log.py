@@ -69,14 +69,26 @@ class Progress:
         logging.flush()
 
 
-def _skip_advice(step: int, metrics: StepMetrics) -> str:
-    """Return the advice how to skip the batches of the bad steps that end at `step`."""
-    number = int(metrics.bad_in_a_row)
-    if number == 0:
-        return ""
-    steps = f"{number} bad steps in a row" if number > 1 else "a bad step"
-    left_out = f"{step - number + 1}:{step}"
-    return f"; {steps}: to leave their batches out, add {left_out} to config.train.skip_batches"
+class BadStepsInARow(TrainingDiverged):
+    """Too many bad steps in a row, or one that changed the parameters.
+
+    Attributes:
+        first: the first of these steps.
+        last: the last one.
+    """
+
+    def __init__(self, message: str, first: int, last: int):
+        """Keep the message and the steps."""
+        super().__init__(message)
+        self.first = first
+        self.last = last
+
+    def advice(self, done: int) -> str:
+        """Return the advice how to leave out those of the steps that follow step `done`."""
+        number = self.last - self.first + 1
+        steps = f"{number} bad steps in a row" if number > 1 else "a bad step"
+        left_out = f"{max(self.first, done + 1)}:{self.last}"
+        return f"; {steps}: when the run resumes, add {left_out} to config.train.skip_batches"
 
 
 def _clock(seconds: float) -> str:
@@ -207,7 +219,8 @@ class StepLog:
         self._waited_for_device += time.monotonic() - begin
         finite = math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)
         if metrics.ends_run or not (finite or metrics.skipped):
-            raise TrainingDiverged(self._in_words(step, metrics) + _skip_advice(step, metrics))
+            message, number = self._in_words(step, metrics), int(metrics.bad_in_a_row)
+            raise BadStepsInARow(message, step - number + 1, step) if number else TrainingDiverged(message)
         self._timed_steps += 1
         self._timed_tokens += float(metrics.tokens)
         self._waited += host_wait

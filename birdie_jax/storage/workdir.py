@@ -278,6 +278,7 @@ class Workdir:
         *,
         begun: bool = True,
         movable: Callable[[Mapping[str, Any], Mapping[str, Any]], Container[str]] = lambda *_: (),
+        check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda *_: None,
     ) -> None:
         """Check that the folder belongs to a run of `config`, and write `config` into it.
 
@@ -291,11 +292,14 @@ class Workdir:
                 not, its tokenizer, text and arms are removed; the caller must hold the lease.
             movable: (the run's configuration, `config`), both flat -> the fields that may differ in
                 addition to `FREE_FIELDS`.
+            check: has the arguments of `movable`; raises `ConfigError` if a run that has begun cannot
+                resume with the value of a field that may differ.
 
         Raises:
             ConfigError: the folder contains a run of another configuration (the message names every field
-                that differs); its config.json cannot be read, is not a configuration, or is missing
-                although there are checkpoints; or the folder cannot be created.
+                that differs), or `check` refuses a field; its config.json cannot be read, is not a
+                configuration, or is missing although there are checkpoints; or the folder cannot be
+                created.
         """
         self.make()
         default = flat(json.loads(json.dumps(defaults)))
@@ -322,6 +326,8 @@ class Workdir:
                     f"{self.root}: holds a run of another configuration; use another workdir, or its "
                     f"values: {'; '.join(changed)} (docs/operate.md says what may change)"
                 )
+            if begun:
+                check(before, wanted)
             for text in differing.values() if allowed else ():
                 logging.warning("%s: %s", self.root, text)
             if changed:

@@ -1,6 +1,8 @@
 """A bad step changes nothing, is counted and named, and does not end the run."""
 
+import json
 import re
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +22,10 @@ from birdie_jax.engine.bad_steps import (
     SECTION,
     WINDOW,
     bad_step_rule,
+    check_skip_batches,
     create_recent_steps,
 )
+from birdie_jax.engine.lease import claimed
 from birdie_jax.errors import ConfigError, TrainingDiverged
 from tests.whole_runs import checkpoint_arrays, metrics
 
@@ -105,6 +109,42 @@ def test_steps_to_skip_are_read_from_the_configuration():
     for text in ("4", "6:4", "0:3", "4:6:8", "a:b", "4-6"):
         with pytest.raises(ConfigError, match=r"config\.train\.skip_batches: found .*allowed: first:last"):
             bad_step_rule(TrainConfig(skip_batches=text))
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "allowed"),
+    [
+        *(("7:9", "", ""), ("2:3,7:7", "2:3", ""), ("2:8", "2:4,5:6", ""), ("", "2:3", "")),
+        *(("2:3", "", "batches after step 6"), ("6:9", "", "batches after step 6")),
+        *(("2:8", "2:3,5:6", "batches after step 6"), ("7:8,2:4", "2:3", "batches after step 6")),
+        *(
+            ("12:12", "", ""),
+            ("12:90", "", ""),
+            ("13:90", "13:90", "steps of the run, whose last one is 12$"),
+        ),
+    ],
+)
+def test_ranges_without_effect_are_refused(value, before, allowed):
+    message = rf"config\.train\.skip_batches: found \d+:\d+; allowed: {allowed}"
+    with pytest.raises(ConfigError, match=message) if allowed else nullcontext():
+        check_skip_batches(value, 12, done=6, before=before)
+
+
+@pytest.mark.parametrize(("value", "status"), [("4:6", 0), ("2:3", 0), ("3:3", 0), ("1:2", 2), ("5:8", 0)])
+def test_a_run_that_resumes_records_only_ranges_that_it_skips(tmp_path, value, status):
+    def config(value):
+        return {name: {} for name in ("batching", "data", "model", "optimizer")} | {
+            "train": {"skip_batches": value}
+        }
+
+    workdir = Workdir(tmp_path)
+    with claimed(workdir, config("2:3"), config("")):
+        (workdir.checkpoints / "00000003").mkdir(parents=True)
+    refused = pytest.raises(ConfigError, match="found 1:2; allowed: batches after step 3, ")
+    with refused if status else nullcontext(), claimed(workdir, config(value), config("")):
+        pass
+    saved = json.loads(workdir.config.read_text())
+    assert saved["train"]["skip_batches"] == ("2:3" if status else value)
 
 
 POISONED = 6
@@ -240,7 +280,7 @@ def test_too_many_in_a_row_end_the_run(tmp_path, mesh, caplog):
         return make_batch(done, poisoned=range(6, 100))
 
     with pytest.raises(
-        TrainingDiverged, match=r"^step 9: .* add 6:9 to config\.train\.skip_batches"
+        TrainingDiverged, match=r"^step 9: .* add 9:9 to config\.train\.skip_batches"
     ) as ended:
         run(tmp_path / "run", mesh, broken, max_in_a_row=3)
     assert "step 8" in str(ended.value), "what was saved is as good as before the first"
@@ -248,7 +288,7 @@ def test_too_many_in_a_row_end_the_run(tmp_path, mesh, caplog):
     saved = checkpoint_arrays(tmp_path / "run", 8)
     assert np.isfinite(saved["state/params/w"]).all()
     # With the batches left out it gets past them.
-    assert run(tmp_path / "run", mesh, broken, 16, max_in_a_row=3, left_out=((6, 16),)).completed
+    assert run(tmp_path / "run", mesh, broken, 16, max_in_a_row=3, left_out=((9, 16),)).completed
 
 
 def test_without_a_rule_that_skips_the_first_ends_the_run(tmp_path, mesh):
