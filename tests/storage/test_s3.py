@@ -80,7 +80,9 @@ def test_listings_show_changes_of_another_process(s3_url):
     "operation", [read_bytes, exists, list_names, list_files, lambda p: write_whole(p, b"")]
 )
 def test_a_missing_bucket_is_named(s3_server, operation):
-    with pytest.raises(StoreError, match="there is no bucket no-such-bucket-1: 's3://no-such-bucket-1/a'"):
+    with pytest.raises(
+        StoreError, match=r"^s3://no-such-bucket-1/a: .*there is no bucket no-such-bucket-1$"
+    ):
         operation("s3://no-such-bucket-1/a")
 
 
