@@ -9,12 +9,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 from synthetic_workdir import paper_arms, tiny_arms, write_workdir
 
-from birdie_jax import report
 from birdie_jax.errors import RecordError
 from birdie_jax.reporting import follow_report, write_report
 from birdie_jax.reporting import page as page_module
@@ -30,6 +28,7 @@ from birdie_jax.reporting.sections.tasks import TASKS
 from birdie_jax.reporting.sections.what_ran import WHAT_RAN
 from birdie_jax.vocabulary import special_token_name
 from tests.forked_verbs import run_commands
+from tests.pages.verbs import parsed
 
 # A page takes seconds to draw, so tests of a few sections draw only these.
 OF_SCALARS = (TRAINING, MACHINE, OTHER_SCALARS)
@@ -422,10 +421,6 @@ def test_a_folder_without_a_run_is_not_followed(tmp_path, monkeypatch):
 
 
 def test_the_command_prints_each_wait(short, monkeypatch, capsys):
-    monkeypatch.setattr(report, "_WORKDIR", SimpleNamespace(value=str(short)))
-    monkeypatch.setattr(report, "_FOLLOW", SimpleNamespace(value=True))
-    monkeypatch.setattr(report, "_COMPARE", SimpleNamespace(value=None))
-    monkeypatch.setattr(report, "_OUTPUT", SimpleNamespace(value=None))
     record(short, START | ENDED)()
     (short / "summary.json").unlink(missing_ok=True)
 
@@ -433,7 +428,8 @@ def test_the_command_prints_each_wait(short, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(page_module.time, "sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    options = [f"--workdir={short}", "--follow"]
+    with parsed("report", options, whole=True) as report, pytest.raises(KeyboardInterrupt):
         report.main(["report"])
     printed = capsys.readouterr()
     assert printed.out == f"{short / 'report.html'}\n"
