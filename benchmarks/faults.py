@@ -33,7 +33,7 @@ from benchmarks.fault_kinds.layer import start_under_layer
 from benchmarks.fault_kinds.names import KINDS
 from tests.quick_jit import QUICK_FLAGS
 
-_BUG_CASES = 12
+_BUG_CASES = 60
 _BUG_KINDS = {"metrics": "kill-saving", "data": "kill-saving", "saves": "file"}
 _FAULTS = ("different", "lost", "tracebacks", "odd")
 
