@@ -320,6 +320,7 @@ def run_beam(packages, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_without_beam_the_runner_names_what_to_install(tmp_path):
     (tmp_path / "apache_beam.py").write_text("raise ModuleNotFoundError('no module of Beam')")
     done = run_beam(tmp_path, str(tmp_path), "--runner=FlinkRunner")
