@@ -54,7 +54,8 @@ def gated_delta_rule(
         resets: for each direction, the tokens where exp(g_t) counts as zero.
         direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
             of the heads in reverse).
-        chunk_size: the number of tokens of a chunk, a power of two; the sequence can have any length.
+        chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
+            length. Without a kernel, chunks have at most sqrt(d_k d_v) tokens, but may have 16.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
             default, a TPU uses its kernel if keys and values have at least 64 features. There is no kernel
             for decays by channel.

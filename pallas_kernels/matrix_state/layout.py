@@ -1,5 +1,6 @@
 """Conversion of arrays [batch, length, heads, ...] to chunks in reading order, and back."""
 
+import math
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -25,6 +26,8 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 
 # For narrower heads, most of a kernel's tiles would be padding.
 _LEAST_FEATURES = 64
+# Without a kernel, shorter chunks cost more in calls than they save in products.
+_LEAST_CHUNK = 16
 
 
 class _Settings(NamedTuple):
@@ -55,7 +58,7 @@ def read_sequence(
         sequences: the arguments.
         initial_state: the state before the first token in reading order; zero if None.
         direction: one of `DIRECTIONS`; "both" reads the second half of the heads in reverse.
-        chunk_size: the number of tokens of a chunk, a power of two.
+        chunk_size: the largest number of tokens of a chunk, a power of two.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform.
 
     Raises:
@@ -76,16 +79,35 @@ def read_sequence(
             )
         settings = settings._replace(interpret=implementation == "pallas_interpret")
         return _by_kernel(settings, sequences, initial_state)
-    by_chunks = partial(_by_chunks, direction, settings.chunk)
+    by_chunks = partial(_by_chunks, direction, min(settings.chunk, _fewest_products(d_k, d_v)))
+    programs = {"cpu": partial(_in_float32, by_chunks), "default": by_chunks}
     suits = length >= chunk_size and min(d_k, d_v) >= _LEAST_FEATURES and not by_channel
-    if implementation == "xla" or not suits:
-        return by_chunks(sequences, initial_state)
-    kernel = partial(_by_kernel, settings)
-    return jax.lax.platform_dependent(sequences, initial_state, tpu=kernel, default=by_chunks)
+    if implementation is None and suits:
+        programs["tpu"] = partial(_by_kernel, settings)
+    return jax.lax.platform_dependent(sequences, initial_state, **programs)
 
 
 def _power_of_two(length):
     return 1 << (length - 1).bit_length()
+
+
+def _fewest_products(d_k: int, d_v: int) -> int:
+    """Return the tokens of a chunk, a power of two, for which a sequence needs the fewest products.
+
+    For each token, products within a chunk of C tokens grow with C (d_k + d_v). Each of the T / C states
+    between chunks costs d_k d_v, so short chunks need more memory and more steps of the loop.
+    """
+    return max(_LEAST_CHUNK, 1 << (math.isqrt(d_k * d_v).bit_length() - 1))
+
+
+def _in_float32(by_chunks, sequences, initial_state):
+    """Compute in float32: CPUs gain nothing from bfloat16, and XLA lacks some of its products in loops.
+
+    XLA of JAX 0.10 compiles them, and the program then fails with "Unsupported element type for DotThunk".
+    """
+    q, k, v = (array.astype(jnp.float32) for array in sequences[:3])
+    o, last = by_chunks(sequences._replace(q=q, k=k, v=v), initial_state)
+    return o.astype(sequences.v.dtype), last
 
 
 def _by_kernel(settings, sequences, initial_state):

@@ -56,7 +56,8 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
         resets: for each direction, the tokens where exp(s_t A) counts as zero.
         direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
             of the heads in reverse).
-        chunk_size: the number of tokens of a chunk, a power of two; the sequence can have any length.
+        chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
+            length. Without a kernel, chunks have at most sqrt(N P) tokens, but may have 16.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
             default, a TPU uses its kernel if P and N are at least 64.
 
