@@ -149,7 +149,7 @@ def main(argv):
         "gated_delta_rule, decay by channel": (
             *(gated_delta_rule, (q, k, v, by_channel, beta), 64, (FORWARD, BACKWARD)),
         ),
-        "ssd": (ssd, (v, beta, A, k, q), 256, (SSD_FORWARD, SSD_BACKWARD)),
+        "ssd": (ssd, (v, beta, A, k, q), 128, (SSD_FORWARD, SSD_BACKWARD)),
     }
     peers = of_transformers(_TRANSFORMERS.value) if _TRANSFORMERS.value else {}
     print("| operation | direction | products | forward | with gradient | MB | transformers |")
