@@ -18,8 +18,10 @@ from studies.pruning.plans import MODELS, SCALES, SMALLER, Run, Scale
 from studies.verbs import REPOSITORY
 
 TEXT, TEXT_PRUNED, NEEDLES = "text", "text_pruned", "needles"
+NEEDLE_METRIC = "token_accuracy"
 _PRESET = "configs/tiny.py"
 _VALIDATIONS = 5
+_VALIDATED = 100
 _CHECKPOINTS = 10
 _LOGGED = 50
 _QUESTION_SEED = 1001
@@ -50,7 +52,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 def tunings(scale: Scale) -> tuple[str, ...]:
     """Return the names of the fine-tunings of a scale; each starts from the pre-trained model."""
-    return (TEXT, TEXT_PRUNED, *(f"{NEEDLES}_{query}" for query in scale.queries))
+    on_text = () if scale.text_tuning is None else (TEXT, TEXT_PRUNED)
+    return (*on_text, *(f"{NEEDLES}_{query}" for query in scale.queries))
 
 
 def needle_settings(scale: Scale, query: str, stage: int = -1) -> dict[str, Any]:
@@ -103,6 +106,7 @@ def _pretraining(scale: Scale, run: Run) -> ml_collections.ConfigDict:
 def _fine_tuning(config: ml_collections.ConfigDict, scale: Scale, what: str) -> ml_collections.ConfigDict:
     """Return a fine-tuning: warm-up over a tenth of the steps; on text then a cosine, as in the paper."""
     if what in (TEXT, TEXT_PRUNED):
+        assert scale.text_tuning is not None
         plan = scale.text_tuning
         tasks = {what: {"task": "jsonl", "path": "continuations.jsonl", "skip_long": True}}
         config.finetune.pruning.max_pruned = plan.max_pruned if what == TEXT_PRUNED else 0.0
@@ -113,6 +117,9 @@ def _fine_tuning(config: ml_collections.ConfigDict, scale: Scale, what: str) -> 
         tasks = {f"{what}_{stage + 1}": needle_settings(scale, query, stage) for stage in range(count)}
         config.eval.tasks = {what: needle_settings(scale, query)}
         config.eval.tasks_every_steps = max(1, plan.steps // _VALIDATIONS)
+        if scale.needles.learned:
+            config.eval.stop_when = f"{what}/{NEEDLE_METRIC} >= {scale.needles.learned:g}"
+            config.eval.tasks_every_steps = min(_VALIDATED, config.eval.tasks_every_steps)
         # The rate stays constant, because a model may learn the task late and suddenly.
         config.optimizer.final_learning_rate = plan.learning_rate
     stage = {"length": plan.length, "rows": plan.rows, "steps": plan.steps // len(tasks)}

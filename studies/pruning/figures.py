@@ -17,8 +17,8 @@ _MEGA = 1e6
 
 
 def figures_of(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
-    """Yield the names and figures that the results of a scale allow."""
-    if all(run.is_smaller for run in results):
+    """Yield the names and figures that the results of a scale allow; none with `identifiers`."""
+    if scale.identifiers is not None or all(run.is_smaller for run in results):
         return
     for name, draw in (("flops", _flops), ("needles", _needles), ("layers", _layers)):
         figure = Figure(layout="constrained")

@@ -27,6 +27,7 @@ from birdie_jax.storage import write_json
 from birdie_jax.tasks import TASK_KEY, TaskModel, TokenTask, make_task
 from birdie_jax.trained_model import TrainedModel
 from studies.pruning.config import needle_settings
+from studies.pruning.identifiers import draw_windows, identifier_windows
 from studies.pruning.plans import INFLUENCE, MAIN, Scale, Variant
 
 _WINDOW_SEED = 0
@@ -37,7 +38,7 @@ _DIGITS = 5
 
 
 def held_out_windows(scale: Scale, pretrained: Path, trained: TrainedModel) -> HeldOutWindows:
-    """Return the windows of a scale. They are the same for all its models.
+    """Return the windows of a scale. They are the same for all its models with the same text.
 
     Args:
         scale: the scale.
@@ -47,12 +48,17 @@ def held_out_windows(scale: Scale, pretrained: Path, trained: TrainedModel) -> H
     Raises:
         ConfigError: the text has too few windows.
     """
+    documents = documents_of_run(pretrained, trained.tokenizer)
+    longest = max(scale.contexts)
+    if scale.identifiers is not None:
+        found = identifier_windows(
+            *(documents, trained.tokenizer, scale.identifiers),
+            context=longest,
+            continuation=scale.continuation,
+        )
+        return draw_windows(found, scale.windows, _WINDOW_SEED)
     return choose_windows(
-        documents_of_run(pretrained, trained.tokenizer),
-        scale.windows,
-        context=max(scale.contexts),
-        continuation=scale.continuation,
-        seed=_WINDOW_SEED,
+        documents, scale.windows, context=longest, continuation=scale.continuation, seed=_WINDOW_SEED
     )
 
 

@@ -1,12 +1,12 @@
 """The scales of the study, its models and their measurements."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 MODELS = ("mamba", "gated_ssm", "hawk")
-"""The pruned models. The first one runs with every seed."""
+"""The pruned models. The first one has every seed."""
 
 SMALLER = "smaller"
 """The suffix of a smaller model's name. Smaller models are measured without pruning."""
@@ -84,6 +84,7 @@ class Needles:
         questions: the number of questions for every condition.
         shares: the shares to measure, in addition to all tokens.
         policies: the policy and its pruning settings, by name.
+        learned: the share of right tokens of the last stage that ends training; 0 = all steps are taken.
     """
 
     stages: tuple[tuple[int, int], ...]
@@ -91,6 +92,22 @@ class Needles:
     questions: int
     shares: tuple[float, ...]
     policies: Mapping[str, tuple[str, ...]]
+    learned: float = 0.0
+
+
+class Identifiers(NamedTuple):
+    """The scored tokens are of identifiers of Python code that the context has far from its end.
+
+    Attributes:
+        nearest: the least number of tokens since an identifier was last seen.
+        farthest: the largest number.
+        least_gain: the least fall of the loss from the shortest context to the longest, in nats per token,
+            for which policies are compared.
+    """
+
+    nearest: int
+    farthest: int
+    least_gain: float
 
 
 NEEDLE_POLICIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -122,7 +139,7 @@ class Scale:
         states: the states per channel of mamba.
         tokens: the positions of pre-training.
         learning_rate: the peak rate of pre-training.
-        seeds: the seeds of the first model; the other models use the first seed.
+        seeds: the seeds of the first model; the other models use the first seed, without `identifiers`.
         windows: the number of windows of held-out text.
         contexts: the lengths of contexts for dense models; windows have the longest.
         main_context: the length of context that decides the claim.
@@ -133,8 +150,9 @@ class Scale:
         needles: the items among noise.
         queries: the positions of an item's query; there is a fine-tuning for each.
         needle_tuning: the fine-tuning for one position.
-        text_tuning: the fine-tuning on text, with and without a second loss.
+        text_tuning: the fine-tuning on text, with and without a second loss; None = no fine-tuning on text.
         traced: the number of windows for measuring information flow.
+        identifiers: the tokens that windows score; None = the tokens after any place of the text.
     """
 
     name: str
@@ -160,8 +178,9 @@ class Scale:
     needles: Needles
     queries: tuple[str, ...]
     needle_tuning: Tuning
-    text_tuning: Tuning
+    text_tuning: Tuning | None
     traced: int
+    identifiers: Identifiers | None = None
 
     @property
     def steps(self) -> int:
@@ -214,6 +233,28 @@ _SMALL = Scale(
     traced=32,
 )
 
+# Far tokens matter here: the scored identifiers were last seen 128 tokens back or more, and the query after
+# the noise names one of four items.
+_STAKE = replace(
+    _SMALL,
+    name="stake",
+    validation_fraction=0.12,
+    seeds=(10, 11, 12, 13, 14),
+    windows=600,
+    contexts=(64, 512),
+    continuation=2,
+    shares=JUDGED_SHARES,
+    variants=(
+        Variant(MAIN, (INFLUENCE, UNIFORM, RECENCY, ENTRY_NORM), all_seeds=True),
+        *random_variants(2),
+    ),
+    needles=replace(_SMALL.needles, learned=0.8),
+    queries=("last",),
+    needle_tuning=replace(_SMALL.needle_tuning, steps=6000),
+    text_tuning=None,
+    identifiers=Identifiers(nearest=128, farthest=512, least_gain=0.2),
+)
+
 _SMOKE = Scale(
     name="smoke",
     layers=2,
@@ -251,7 +292,20 @@ _SMOKE = Scale(
     traced=2,
 )
 
-SCALES: Mapping[str, Scale] = MappingProxyType({scale.name: scale for scale in (_SMOKE, _SMALL)})
+_SMOKE_STAKE = replace(
+    _SMOKE,
+    name="smoke_stake",
+    seeds=(0, 1),
+    contexts=(8, 16),
+    continuation=1,
+    needles=replace(_SMOKE.needles, policies=NEEDLE_POLICIES, learned=0.8),
+    text_tuning=None,
+    identifiers=Identifiers(nearest=1, farthest=16, least_gain=0.2),
+)
+
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {scale.name: scale for scale in (_SMOKE, _SMOKE_STAKE, _SMALL, _STAKE)}
+)
 
 
 class Run(NamedTuple):
@@ -284,7 +338,13 @@ class Run(NamedTuple):
 
 
 def runs_of(scale: Scale) -> Iterator[Run]:
-    """Yield the runs of a scale: each model and its smaller one, then the first model's other seeds."""
+    """Yield the runs of a scale: each model and its smaller one, then the first model's other seeds.
+
+    With `identifiers` each model has all seeds, and there are no smaller models.
+    """
+    if scale.identifiers is not None:
+        yield from (Run(scale.name, model, seed) for seed in scale.seeds for model in MODELS)
+        return
     first, *others = scale.seeds
     for model in MODELS:
         yield Run(scale.name, model, first)

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from birdie_jax.text.sources import STANDARD_LIBRARY
 from birdie_jax.trained_model import model_of_workdir
 from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED, tunings
 from studies.pruning.figures import figures_of
@@ -30,6 +31,11 @@ class Pruning(Study[Scale, Run]):
     scales = SCALES
     make_run = Run
 
+    @classmethod
+    def default_text(cls, scale: Scale) -> str | None:
+        """Return Python's standard library for scales of identifiers."""
+        return None if scale.identifiers is None else STANDARD_LIBRARY
+
     def runs(self) -> Iterator[Run]:
         """Yield the runs of the scale."""
         return runs_of(self.scale)
@@ -40,8 +46,12 @@ class Pruning(Study[Scale, Run]):
         return Corpus(self.workdirs / self.scale.name / "text")
 
     def tunings_of(self, run: Run) -> tuple[str, ...]:
-        """Return the fine-tunings of a run. Only the first seed has any, and smaller models have none."""
-        if run.is_smaller or run.seed != self.scale.seeds[0]:
+        """Return the fine-tunings of a run. Smaller models have none.
+
+        Without `identifiers`, only the first seed has any.
+        """
+        other_seed = run.seed != self.scale.seeds[0]
+        if run.is_smaller or (other_seed and self.scale.identifiers is None):
             return ()
         return tunings(self.scale)
 
@@ -111,7 +121,7 @@ class Pruning(Study[Scale, Run]):
         windows = held_out_windows(self.scale, self.pretrained(run), trained)
         cells = self.folder(run) / "cells"
         losses = measure_text(self.scale, trained, windows, self.variants_of(run), cells, write)
-        if run.is_smaller:
+        if run.is_smaller or self.scale.identifiers is not None:
             return {"losses": losses}
         flow = flow_through_layers(self.scale, trained, windows, self.folder(run) / "flow.json")
         return {"losses": losses, "flow": flow}

@@ -13,6 +13,7 @@ from studies.pruning.conditions import (
 from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED
 from studies.pruning.judgement import judgements, nats
 from studies.pruning.plans import INFLUENCE, RECENCY, UNIFORM, Scale
+from studies.pruning.stakes import judge_stakes
 from studies.tables import cells_of_circumstances, hours, rows_of_table, section
 
 _COMPARED_LENGTHS = (INFLUENCE, UNIFORM, RECENCY)
@@ -22,16 +23,21 @@ def all_tables(scale: Scale, results: Results) -> list[str]:
     """Return every table of a scale."""
     if not results:
         return []
-    lines = judgements(scale, results)
-    return [
+    far = scale.identifiers is not None
+    lines = judge_stakes(scale, results) if far else judgements(scale, results)
+    what = "identifiers" if far else "text"
+    sections = [
         section("Judgement", "\n".join(f"- {line}" for line in lines) or "No model is measured yet."),
         section("Runs", _table_of_runs(results)),
-        section("Loss on text, minus that of the dense model", _table_of_losses(scale, results)),
+        section(f"Loss on {what}, minus that of the dense model", _table_of_losses(scale, results)),
         section("By length of context", _table_of_lengths(scale, results)),
-        section("Beside a smaller model", _table_of_smaller(scale, results)),
-        section("Items among noise", _table_of_needles(results)),
-        section("Fine-tuned on text", _table_of_tuning(scale, results)),
     ]
+    if not far:
+        sections.append(section("Beside a smaller model", _table_of_smaller(scale, results)))
+    sections.append(section("Items among noise", _table_of_needles(results)))
+    if not far:
+        sections.append(section("Fine-tuned on text", _table_of_tuning(scale, results)))
+    return sections
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:

@@ -76,16 +76,15 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
     run_verb(corpus_command(scale, text, corpus), corpus.folder / "log.txt")
     tokenizer = load_tokenizer(corpus.prepared)
     shards = TokenShards(str(corpus.prepared), "train", tokenizer_sha256=tokenizer.sha256)
-    plan = scale.text_tuning
-    continuations = list(
-        _continuations(shards, tokenizer, plan.length - _SPARE_POSITIONS, plan.steps * plan.rows)
-    )
-    if not continuations:
-        raise StudyError(
-            f"{text}: no record for training has {plan.length - _SPARE_POSITIONS} tokens; allowed: longer "
-            "documents"
-        )
-    write_whole(corpus.continuations, json_lines(continuations))
+    plan, continuations = scale.text_tuning, []
+    if plan is not None:
+        length = plan.length - _SPARE_POSITIONS
+        continuations = list(_continuations(shards, tokenizer, length, plan.steps * plan.rows))
+        if not continuations:
+            raise StudyError(
+                f"{text}: no record for training has {length} tokens; allowed: longer documents"
+            )
+        write_whole(corpus.continuations, json_lines(continuations))
     manifest = load_manifest(corpus.prepared)
     record = {
         "text": text,

@@ -1,15 +1,29 @@
 """Runs the smallest scale of the pruning study, with an interruption, and tests the study's rules."""
 
+import bisect
+import contextlib
+import heapq
+import inspect
 import itertools
+import json
+import keyword
+import operator
+import queue
+import sched
+import shlex
+import string
+import textwrap
 
 import numpy as np
 import pytest
 
 from birdie_jax.config import parse_config
 from birdie_jax.errors import ConfigError
+from birdie_jax.text.tokenizer_training import train_tokenizer
 from studies.pruning import judgement
 from studies.pruning.conditions import TextLosses, needles_of
 from studies.pruning.config import TEXT, TEXT_PRUNED, get_config, tunings
+from studies.pruning.identifiers import identifier_windows
 from studies.pruning.plans import (
     INFLUENCE,
     JUDGED_SHARES,
@@ -19,9 +33,11 @@ from studies.pruning.plans import (
     RECENCY,
     SCALES,
     UNIFORM,
+    Identifiers,
     Run,
     runs_of,
 )
+from studies.pruning.stakes import judge_stakes
 from studies.pruning.study import Pruning
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
@@ -254,7 +270,7 @@ def test_every_configuration_parses(scale):
     ("variant", "message"),
     [
         ("small,mamba", "found 2 parts"),
-        ("large,mamba,0", "found 'large'; allowed: smoke, small"),
+        ("large,mamba,0", "found 'large'; allowed: smoke, smoke_stake, small, stake"),
         ("small,transformer,0", "found 'transformer'; allowed: mamba, "),
         ("small,mamba,0,squad", "found 'squad'; allowed: text, text_pruned, needles_none"),
     ],
@@ -263,3 +279,105 @@ def test_unknown_variants_are_refused(variant, message):
     with pytest.raises(ConfigError) as caught:
         get_config(variant)
     assert message in str(caught.value)
+
+
+CODE = """
+def measure(amplitude):
+    {filler}
+    return amplitude
+"""
+
+
+def tokens_of_code(amount):
+    """Return a tokenizer, and the tokens of a function whose argument is read again after a filler."""
+    code = CODE.format(filler="\n    ".join(f"value = {number}" for number in range(amount)))
+    tokenizer = train_tokenizer([code] * 4, vocab_size=308)
+    return tokenizer, tokenizer.encode(code)
+
+
+def test_windows_end_with_an_identifier_that_is_far_back():
+    tokenizer, tokens = tokens_of_code(20)
+    far = Identifiers(nearest=100, farthest=240, least_gain=0.2)
+    windows = identifier_windows(iter([tokens]), tokenizer, far, context=240, continuation=1)
+    (window,) = windows.tokens
+    assert tokenizer.decode(window[-1:]) == "amplitude"
+    assert "amplitude" in tokenizer.decode(window[:-100])
+    assert "amplitude" not in tokenizer.decode(window[-100:-1])
+    near = Identifiers(nearest=50, farthest=80, least_gain=0.2)
+    with pytest.raises(ConfigError, match="found no identifier that a context of 240 tokens has 50 to 80"):
+        identifier_windows(iter([tokens]), tokenizer, near, context=240, continuation=1)
+
+
+def stake_result(gain, right, *, other=0.2, learned=True):
+    """Return a seed's result: influence loses 0.1 nats, and the others `other`; `gain` is of the gate."""
+    scale = SCALES["stake"]
+    cells = [
+        {"variant": "dense", "policy": "dense", "keep": 1.0, "context": 512, "losses": [3.0] * 4},
+        {"variant": "dense", "policy": "dense", "keep": 1.0, "context": 64, "losses": [3.0 + gain] * 4},
+    ]
+    needles = [{"policy": "dense", "keep": 1.0, "accuracy": [0.9] * 4}]
+    for policy in (INFLUENCE, UNIFORM, RECENCY, RANDOM):
+        for keep in (0.3, 0.1):
+            loss, accuracy = (3.1, 0.8) if policy == INFLUENCE else (3.0 + other, right)
+            cells.append(
+                {"variant": MAIN, "policy": policy, "keep": keep, "context": 512, "losses": [loss] * 4}
+            )
+            needles.append({"policy": policy, "keep": keep, "accuracy": [accuracy] * 4})
+    cells = [cell | {"paper_flops": 1.0, "executed_flops": 1.0} for cell in cells]
+    curve = {"task/needles_last/token_accuracy": [[100, scale.needles.learned if learned else 0.3]]}
+    return {
+        "losses": {"documents": [0, 0, 1, 1], "cells": cells},
+        "fine_tuned": {"needles_last": {"training": {"curves": curve}, "needles": needles}},
+    }
+
+
+def stake_lines(results):
+    runs = {Run("stake", "mamba", 10 + number): result for number, result in enumerate(results)}
+    return judge_stakes(SCALES["stake"], runs)
+
+
+def test_influence_keeps_what_is_far_if_it_is_ahead_of_all_others():
+    identifiers, noise = stake_lines(
+        [stake_result(0.3, 0.4, other=0.2), stake_result(0.3, 0.5, other=0.21), stake_result(0.25, 0.45)]
+    )
+    assert "512 tokens instead of 64 lower the loss by 0.283 nats" in identifiers
+    assert "keeps what is far: more than recency and uniform and random (+0.1033 [" in identifiers
+    assert "3 of 3 learned. Influence keeps what is far" in noise and "+35 [" in noise
+
+
+def test_what_is_not_at_stake_or_not_learned_is_not_judged():
+    results = [stake_result(0.1, 0.4), stake_result(0.1, 0.4), stake_result(0.1, 0.4, learned=False)]
+    identifiers, noise = stake_lines(results)
+    assert identifiers.endswith("by 0.100 nats, less than 0.2: not judged.")
+    assert noise.endswith("2 of 3 learned, fewer than 3: not judged.")
+
+
+def test_the_claim_names_the_policies_that_are_ahead_or_unclear():
+    identifiers, noise = stake_lines([stake_result(0.3, right, other=0.05) for right in (0.9, 0.9, 0.91)])
+    assert "does not hold: less than recency and uniform and random (" in identifiers
+    assert "does not hold: less than recency and uniform and random (" in noise
+    _, noise = stake_lines([stake_result(0.3, right) for right in (0.5, 0.9, 0.95)])
+    assert "does not hold: no clear difference from recency and uniform and random (" in noise
+
+
+@pytest.mark.slow
+def test_a_run_of_identifiers_has_every_measurement(tmp_path):
+    """The text is short modules of the standard library."""
+    text = tmp_path / "code.jsonl"
+    modules = (bisect, contextlib, heapq, keyword, operator, queue, sched, shlex, string, textwrap)
+    text.write_text("".join(json.dumps({"text": inspect.getsource(one)}) + "\n" for one in modules))
+    scale = SCALES["smoke_stake"]
+    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
+        run_verb = VerbsThatStop(verbs, set())
+        study = Pruning(scale, tmp_path / "results", tmp_path / "workdirs", str(text), run_verb=run_verb)
+        study.finish(Run("smoke_stake", "gated_ssm", 0))
+    ((run, result),) = study.read_results().items()
+    assert set(result["fine_tuned"]) == {"needles_last"} and "flow" not in result
+    contexts = [one["context"] for one in result["losses"]["cells"] if one["policy"] == "dense"]
+    assert contexts == list(scale.contexts)
+    assert {len(one["losses"]) for one in result["losses"]["cells"]} == {scale.windows}
+    results = {run._replace(seed=seed): result for seed in scale.seeds}
+    tables = "\n".join(study.tables(results))
+    assert "**gated_ssm**, identifiers: 16 tokens instead of 8 lower the loss by" in tables
+    assert "query last: 0 of 2 learned, fewer than 3: not judged." in tables
+    assert list(study.figures(results)) == []
