@@ -292,6 +292,9 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
         "published": Procedure(
             "published policy", policy="birdie", settings={**_TARGET_SHARES, **STEERING["published"]}
         ),
+        "steered": Procedure(
+            "learning progress", policy="progress", settings={**_TARGET_SHARES, **STEERING["progress"]}
+        ),
     }
 )
 PAPER_PROCEDURES = (

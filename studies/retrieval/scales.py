@@ -279,7 +279,7 @@ _VERDICT = replace(
     stages="",
     decisions=120,
     seeds=_VERDICT_SEEDS,
-    order=((("best_fixed", "uniform", "untuned", "published"), _VERDICT_SEEDS),),
+    order=((("steered", "best_fixed", "uniform", "untuned", "published"), _VERDICT_SEEDS),),
 )
 
 SCALES: Mapping[str, Scale] = MappingProxyType(

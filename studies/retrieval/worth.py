@@ -43,7 +43,11 @@ _COMPARISONS = (
     ("causal_lm_causal", "ul2_causal"),
     ("ul2_causal", "mixture_fixed_causal"),
     ("mixture_fixed_causal", "mixture_fixed"),
-    *((control, "published") for control in ("best_fixed", "uniform", "untuned")),
+    *(
+        (control, steered)
+        for steered in ("steered", "published")
+        for control in ("best_fixed", "uniform", "untuned")
+    ),
     ("uniform", "best_fixed"),
     ("untuned", "best_fixed"),
 )
