@@ -37,10 +37,10 @@ def gated_delta_rule(
     If g has one number for each channel of the keys, this is Kimi Delta Attention (Kimi Team 2025, eq. 1):
     S~_t = diag(exp(g_t)) S_{t-1}.
 
-    The operation reads the sequence in chunks of matrix products. Their operands have the dtype of v, and
-    their sums are float32. Decays, the inverse of a chunk's triangular matrix and the state are float32.
-    The derivative keeps only the arguments: it recomputes the states between chunks, and each chunk from
-    its state.
+    The operation reads the sequence in chunks of matrix products. Their operands have the dtype of v (on
+    a CPU float32), and their sums are float32. Decays, the inverse of a chunk's triangular matrix and the
+    state are float32. The derivative keeps only the arguments: it recomputes the states between chunks, and
+    each chunk from its state.
 
     A token with g_t = 0 and beta_t = 0 leaves the state unchanged; use such tokens as padding.
 
@@ -55,7 +55,7 @@ def gated_delta_rule(
         direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
             of the heads in reverse).
         chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
-            length. Without a kernel, chunks have at most sqrt(d_k d_v) tokens, but may have 16.
+            length. Without a kernel, a chunk has at most sqrt(d_k d_v) tokens, or 16 if that is more.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
             default, a TPU uses its kernel if keys and values have at least 64 features. There is no kernel
             for decays by channel.

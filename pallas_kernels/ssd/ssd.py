@@ -38,9 +38,9 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
         h_t = exp(s_t A) h_{t-1} + s_t x_t B_t^T
         y_t = h_t C_t + D x_t
 
-    The operation reads the sequence in chunks of matrix products. Their operands have the dtype of x, and
-    their sums are float32. Steps, decays and the state are float32. The derivative keeps only the
-    arguments: it recomputes the states between chunks, and each chunk from its state.
+    The operation reads the sequence in chunks of matrix products. Their operands have the dtype of x (on
+    a CPU float32), and their sums are float32. Steps, decays and the state are float32. The derivative
+    keeps only the arguments: it recomputes the states between chunks, and each chunk from its state.
 
     A token with s_t = 0 leaves the state unchanged; use such tokens as padding.
 
@@ -57,7 +57,7 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
         direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
             of the heads in reverse).
         chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
-            length. Without a kernel, chunks have at most sqrt(N P) tokens, but may have 16.
+            length. Without a kernel, a chunk has at most sqrt(N P) tokens, or 16 if that is more.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
             default, a TPU uses its kernel if P and N are at least 64.
 
