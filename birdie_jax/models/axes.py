@@ -151,7 +151,8 @@ def _gathered_backward(logical, _, gradient):
 gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
-# XLA divides its own operations among devices, but not a kernel, which it treats as one call.
+# XLA divides its own operations among devices, but not a kernel, which it treats as one call. It refuses
+# a kernel outside of `shard_map` if the mesh has several devices.
 
 
 def logical_shard_map(
@@ -172,9 +173,9 @@ def logical_shard_map(
         in_axes: for each argument, the logical axes (see `axes`) of the first dimensions of all its arrays.
         out_axes: the logical axes of the first dimensions of the result; a list for a tuple of results.
     """
-    mesh_axes = _mesh_axes_of(arguments, in_axes)
-    if not any(mesh_axes.values()):
+    if prod(map(mesh_size, MESH_AXES)) == 1:
         return function
+    mesh_axes = _mesh_axes_of(arguments, in_axes)
 
     def spec(logical: LogicalAxes) -> PartitionSpec:
         return PartitionSpec(*(mesh_axes.get(name) or None for name in logical))
