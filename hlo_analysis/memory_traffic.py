@@ -6,12 +6,15 @@ Exceptions:
 - arrays in the chip's scratch memory move nothing; the instruction that copied them there counts;
 - if an instruction only slices or gathers from an operand, also inside a fusion, only the slice counts;
 - an in-place update of a slice reads and writes only the update; a scatter reads and writes its updates;
+- a kernel that updates an operand in place moves the bytes of its cost estimate;
 - values that a fusion returns unchanged move nothing;
 - if a collective runs as parts of several fusions, the first fusion moves its operand and result.
 
 The sum is a lower bound: a matrix product that does not fit on the chip reads an operand more than once,
 which counts once here. The padding of layouts does not count.
 """
+
+import re
 
 from hlo_analysis.module import (
     ASYNC_FUSION_DONE,
@@ -74,6 +77,7 @@ _MOVES_NOTHING = frozenset((
     "get-tuple-element", "opt-barrier", "parameter", "partition-id", "replica-id", "tuple",
 ))
 # fmt: on
+_ESTIMATED_BYTES = re.compile(r'"cost_estimate":\{[^{}]*?"bytes_accessed":"?(\d+)')
 _SLICING = ("dynamic-slice", "slice", "gather")
 _SAME_ELEMENTS = ("bitcast", "reshape", "convert", "copy", "transpose")
 
@@ -86,6 +90,11 @@ def memory_traffic(module: HloModule, executed: ExecutedInstruction) -> int:
         return 0
     if opcode == "fusion":
         return _fusion_traffic(module, module.fused_computation(instruction), executed)
+    if opcode == "custom-call" and "output_to_operand_aliasing" in instruction.attributes:
+        # A kernel may update a part of an operand in place.
+        estimate = _ESTIMATED_BYTES.search(instruction.attributes)
+        if estimate:
+            return int(estimate.group(1))
     if opcode in _SLICING:
         return total_bytes(shapes) * (_in_main_memory(operands[:1]) + _in_main_memory(shapes))
     if opcode == "dynamic-update-slice":

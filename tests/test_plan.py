@@ -184,6 +184,21 @@ def test_decoding_on_a_tpu_reads_parameters_and_states(tmp_path):
     assert not refused["fits"] and refused["tokens/s"] is None
 
 
+@for_machines
+@pytest.mark.parametrize(
+    "model",
+    [
+        ("--config.model.name=gated_deltanet",),
+        ("--config.model.name=mamba2", "--config.model.mamba2.state_size=128"),
+    ],
+)
+def test_decoding_on_a_tpu_moves_the_states_of_matrices_once(model, tmp_path):
+    sizes = ("--config.model.features=1024", "--config.model.state=2048", "--config.model.layers=6")
+    found, _ = planned(tmp_path, "v5p:2x2x1", "--decode=128", *model, *sizes)
+    (row,) = found["decode"]
+    assert 0.95 < row["times"] < 1.1
+
+
 # A table of 8,320 rows; scores at every token would double the FLOPs of a step.
 ENCODER = (
     *("--config.model.name=bigs", "--config.objectives.mixture=masked_lm", "--config.bandit.policy=fixed"),

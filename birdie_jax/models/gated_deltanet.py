@@ -16,11 +16,12 @@ from birdie_jax.models.layers import Projection, RMSNorm, ShortConvolution, outp
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.mamba import MAX_A_LOG, log_uniform_steps
 from birdie_jax.models.matrix_recurrence import (
+    HeadStates,
     MatrixCache,
     MatrixRecurrentConfig,
     apply_matrix,
     apply_transposed_matrix,
-    decode_halves,
+    decode,
     empty_matrix_cache,
     reads_one_token,
     state_of_all_heads,
@@ -31,6 +32,8 @@ from birdie_jax.models.recurrence import Recurrence, sharded_recurrence
 from birdie_jax.models.registry import ModuleFields, register_model
 from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
 from pallas_kernels.gated_delta_rule import gated_delta_rule
+from pallas_kernels.matrix_state.layer_token import LayerState, read_layer_token
+from pallas_kernels.matrix_state.sequences import HeadSequences
 
 # Initial rates are uniform on this range. It excludes zero, which has no logarithm.
 RATE_RANGE = (1e-2, 16.0)
@@ -256,8 +259,8 @@ class GatedDeltaNet(nn.Module):
         sequences: tuple[ValueHeads, KeyHeads, KeyHeads],
         gates: tuple[Float[Array, "rows length ..."], HeadNumbers],
         layout: Layout,
-        cached: Float[Array, "rows forward d_k d_v"] | None,
-    ) -> tuple[ValueHeads, Float[Array, "rows states d_k d_v"]]:
+        cached: HeadStates | None,
+    ) -> tuple[ValueHeads, Float[Array, "rows states d_k d_v"] | LayerState]:
         """Return the tokens' outputs, and each head's state after the last token it read.
 
         Args:
@@ -269,8 +272,11 @@ class GatedDeltaNet(nn.Module):
         resets = (layout.forward_reset,)
         if self.bidirectional:
             resets = (layout.forward_reset, layout.reverse_reset)
-        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1]):
-            return decode_halves(self._read_token, (*sequences, *gates), cached, layout.forward_reset)
+        if cached is not None and reads_one_token(sequences[0].shape[1]):
+            return decode(
+                *(self._read_token, (*sequences, *gates), cached, layout.forward_reset),
+                bidirectional=self.bidirectional,
+            )
         shape = (sequences[0].shape[0], self.heads, self.key_features, self.value_features)
         y, last = sharded_recurrence(
             make_recurrence(self.scan_implementation),
@@ -284,9 +290,12 @@ class GatedDeltaNet(nn.Module):
         return y, last
 
     def _read_token(
-        self, arrays: tuple[Array, ...], state: Array | None, resets: Resets | None
-    ) -> tuple[Array, Array]:
+        self, arrays: tuple[Array, ...], state: HeadStates | None, resets: Resets | None
+    ) -> tuple[Array, HeadStates]:
         v, q, k, g, beta = arrays
+        if isinstance(state, LayerState):
+            sequences = HeadSequences(q, k, v, g, beta, resets)
+            return read_layer_token(sequences, state, implementation=self.scan_implementation)
         return gated_delta_rule(
             *(q, k, v, g, beta),
             initial_state=state,

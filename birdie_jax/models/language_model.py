@@ -14,6 +14,7 @@ from birdie_jax.array_types import Activations, RowKeys, TokenIds
 from birdie_jax.batch import Batch
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.axes import constrained
+from birdie_jax.models.layer_cache import cache_of_layer, cache_with_layer, slice_layer
 from birdie_jax.models.layer_stacks import (
     Block,
     HybridLayers,
@@ -301,7 +302,7 @@ def looped_hidden(
         model: the model.
         params: all its parameters.
         cache: the cache, in the structure of `layer_stacks`.
-        tokens: the inputs.
+        tokens: the inputs, one token of each row.
         layout: the bounds of the samples.
     """
     apply = partial(model.apply, {"params": params})
@@ -313,18 +314,10 @@ def looped_hidden(
             x, caches = carried
             after = []
             for stack, stacked in zip(stacks, caches, strict=True):
-                own, cache = jax.tree.map(
-                    lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False),
-                    (stack.of(params["blocks"]), stacked),
-                )
+                own = slice_layer(stack.of(params["blocks"]), number)
+                cache = cache_of_layer(stacked, number)
                 x, new = Block(stack.config).apply({"params": own}, x, cache, layout)
-                after.append(
-                    jax.tree.map(
-                        lambda leaf, one: jax.lax.dynamic_update_index_in_dim(leaf, one, number, 0),
-                        stacked,
-                        new,
-                    )
-                )
+                after.append(cache_with_layer(stacked, number, new))
             return x, after
 
         caches = [stack.of(cache) for stack in stacks]

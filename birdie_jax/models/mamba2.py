@@ -18,9 +18,10 @@ from birdie_jax.models.layout import Layout
 from birdie_jax.models.mamba import MAX_A_LOG, NO_STEP, UNIFORM_SCALE, log_uniform_steps
 from birdie_jax.models.matrix_influence import MatrixArrays
 from birdie_jax.models.matrix_recurrence import (
+    HeadStates,
     MatrixCache,
     MatrixRecurrentConfig,
-    decode_halves,
+    decode,
     empty_matrix_cache,
     reads_one_token,
     state_of_all_heads,
@@ -30,7 +31,8 @@ from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.recurrence import Recurrence, sharded_recurrence
 from birdie_jax.models.registry import ModuleFields, register_model
 from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
-from pallas_kernels.ssd import ssd
+from pallas_kernels.matrix_state.layer_token import LayerState
+from pallas_kernels.ssd import read_ssd_token, ssd
 
 RATE_RANGE = (1.0, 16.0)
 # With heads of 64 x 128 and chunks of 256, products within chunks would cost three times those with states.
@@ -220,8 +222,8 @@ class Mamba2(nn.Module):
         sequences: tuple[HeadSequence, Steps],
         weights: tuple[GroupSequence, GroupSequence],
         layout: Layout,
-        cached: Float[Array, "rows forward P N"] | None,
-    ) -> tuple[HeadSequence, Float[Array, "rows states P N"]]:
+        cached: HeadStates | None,
+    ) -> tuple[HeadSequence, Float[Array, "rows states P N"] | LayerState]:
         """Return y before its gate, and each head's state after the last token it read.
 
         Args:
@@ -242,10 +244,12 @@ class Mamba2(nn.Module):
             u, steps = sequences
             taken = jax.nn.softplus(steps.astype(jnp.float32) + bias)
             sow_influence(self, layout.influence, MatrixArrays(taken, u, A, *weights), resets)
-        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1]):
-            vectors = (vector[None, None] for vector in (A, D, bias))
+        if cached is not None and reads_one_token(sequences[0].shape[1]):
+            vectors = (jnp.broadcast_to(vector, sequences[1].shape) for vector in (A, D, bias))
             arrays = (*sequences, *weights, *vectors)
-            return decode_halves(self._read_token, arrays, cached, layout.forward_reset)
+            return decode(
+                *(self._read_token, arrays, cached, layout.forward_reset), bidirectional=self.bidirectional
+            )
         shape = (sequences[0].shape[0], self.heads, self.head_features, self.state_size)
         # A single group is whole on every device that holds some of the heads.
         operands = RecurrenceOperands(sequences, (A, D, bias), weights)
@@ -264,10 +268,16 @@ class Mamba2(nn.Module):
         return y, last
 
     def _read_token(
-        self, arrays: tuple[Array, ...], state: Array | None, resets: Resets | None
-    ) -> tuple[Array, Array]:
+        self, arrays: tuple[Array, ...], state: HeadStates | None, resets: Resets | None
+    ) -> tuple[Array, HeadStates]:
         u, steps, B, C, *vectors = arrays
         A, D, bias = (vector[0, 0] for vector in vectors)
+        if isinstance(state, LayerState):
+            return read_ssd_token(
+                *((u, steps, B, C), (A, D, bias), state),
+                resets=resets,
+                implementation=self.scan_implementation,
+            )
         return ssd(
             *(u, steps, A, B, C, D),
             dt_bias=bias,

@@ -2,22 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import Key, RowState, TokenMask
 from birdie_jax.config_sections import ModelConfig, Require
 from birdie_jax.config_types import ConvolutionTaps
-from birdie_jax.models.axes import mesh_size, must_divide
+from birdie_jax.models.axes import logical_shard_map, mesh_size, must_divide
+from birdie_jax.models.layer_cache import slice_layer, update_layer
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.recurrence import RecurrentConfig
+from pallas_kernels.matrix_state.layer_token import LayerState
 from pallas_kernels.matrix_state.layout import IMPLEMENTATIONS
 
 HeadMatrices = Float[Array, "rows heads d_k columns"]
+HeadStates = Float[Array, "rows forward first second"] | LayerState
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,31 @@ class MatrixCache(NamedTuple):
         conv_tails: the last conv_width - 1 inputs of each short convolution.
     """
 
-    state: Float[Array, "rows heads first second"]
+    state: HeadStates
     conv_tails: tuple[Float[Array, "rows tail _"], ...]
 
     def updated(
         self,
-        last: Float[Array, "rows all_heads first second"],
+        last: Float[Array, "rows all_heads first second"] | LayerState,
         conv_tails: tuple[Float[Array, "rows tail _"], ...],
     ) -> "MatrixCache":
         """Return the cache after a call that ends with all heads in the state `last`."""
-        return MatrixCache(last[:, : self.state.shape[1]], conv_tails)
+        if not isinstance(last, LayerState) and not isinstance(self.state, LayerState):
+            last = last[:, : self.state.shape[1]]
+        return MatrixCache(last, conv_tails)
+
+    def of_layer(self, layer: Int[Array, ""]) -> "MatrixCache":
+        """Return the cache of a layer for one token, if this one has all layers on its leading axis."""
+        if not reads_one_token(1):
+            return slice_layer(self, layer)
+        states = cast(Array, self.state)
+        return MatrixCache(LayerState(states, layer), slice_layer(self.conv_tails, layer))
+
+    def with_layer(self, layer: Int[Array, ""], new: "MatrixCache") -> "MatrixCache":
+        """Return the cache of all layers after `new`, which began as `of_layer`."""
+        if isinstance(new.state, LayerState):
+            return MatrixCache(new.state.states, update_layer(self.conv_tails, layer, new.conv_tails))
+        return update_layer(self, layer, new)
 
 
 def empty_matrix_cache(
@@ -91,13 +109,16 @@ def empty_matrix_cache(
     )
 
 
-def state_of_all_heads(
-    cached: Float[Array, "rows forward first second"] | None, shape: tuple[int, ...]
-) -> RowState:
+def state_of_all_heads(cached: HeadStates | None, shape: tuple[int, ...]) -> RowState:
     """Return the state before the first token: the cached state, and zero for reverse heads.
 
     The tokens after the last one are not known yet, so reverse heads start from zero.
+
+    Raises:
+        ValueError: the cache is that of a loop over layers, which read one token at a time.
     """
+    if isinstance(cached, LayerState):
+        raise ValueError("cache: found several tokens of a row in a loop over layers; allowed: one")
     state = jnp.zeros(shape, jnp.float32)
     return state if cached is None else state.at[:, : cached.shape[1]].set(cached)
 
@@ -110,24 +131,45 @@ def reads_one_token(length: int) -> bool:
     return length == 1 and mesh_size("tensor") == 1
 
 
-def decode_halves(
-    read: Callable[..., tuple[Array, Array]],
+def decode(
+    read: Callable[..., tuple[Array, HeadStates]],
     sequences: tuple[Array, ...],
-    cached: Float[Array, "rows forward first second"],
+    cached: HeadStates,
     reset: TokenMask,
-) -> tuple[Float[Array, "rows one heads channels"], Float[Array, "rows forward first second"]]:
+    *,
+    bidirectional: bool,
+) -> tuple[Float[Array, "rows one heads channels"], HeadStates]:
     """Return one token's outputs of forward and reverse heads, and the state of the forward heads.
 
     Args:
         read: (sequences, state or None, resets or None) -> (outputs, state).
         sequences: arrays with heads, or a single head for all, on the third axis.
-        cached: the state of the forward heads, which are as many as the reverse heads.
+        cached: the state of the forward heads.
         reset: the forward reset.
+        bidirectional: whether the second half of the heads runs in reverse.
     """
-    halves = [[array, array] if array.shape[2] == 1 else jnp.split(array, 2, axis=2) for array in sequences]
-    forward, reverse = zip(*halves, strict=True)
-    y, state = read(forward, cached, (reset,))
-    return jnp.concatenate([y, read(reverse, None, None)[0]], axis=2), state
+    states, *layer = cached if isinstance(cached, LayerState) else (cached,)
+
+    def read_rows(sequences, states, layer, reset):
+        state = LayerState(states, *layer) if layer else states
+        if bidirectional:
+            halves = [[one, one] if one.shape[2] == 1 else jnp.split(one, 2, axis=2) for one in sequences]
+            sequences, reverse = zip(*halves, strict=True)
+        y, state = read(sequences, state, (reset,))
+        if bidirectional:
+            y = jnp.concatenate([y, read(reverse, None, None)[0]], axis=2)
+        return y, state.states if isinstance(state, LayerState) else state
+
+    of_states = (None, "rows") if layer else ("rows",)
+    arguments = (sequences, states, layer, reset)
+    mapped = logical_shard_map(
+        read_rows,
+        arguments,
+        in_axes=[("rows",), of_states, (), ("rows",)],
+        out_axes=[("rows",), of_states],
+    )
+    y, states = mapped(*arguments)
+    return y, LayerState(states, *layer) if layer else states
 
 
 def uniform_rates(least: float, greatest: float) -> Callable[..., Array]:

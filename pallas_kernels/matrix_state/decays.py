@@ -177,3 +177,14 @@ def _channel_products(a, k, G, dtype):
 def _decay(logarithm: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return the exponential; positive logarithms belong to masked pairs of tokens and count as 0."""
     return jnp.exp(jnp.where(logarithm > 0, 0.0, logarithm))
+
+
+def token_decay(
+    g: Float[Array, "batch heads *channels"], resets: tuple[Bool[Array, "batch one"], ...] | None
+) -> Float[Array, "batch heads channels_or_one one"]:
+    """Return exp(g), zero at resets, with axes that broadcast against a state."""
+    decay = jnp.exp(jnp.maximum(g, LEAST_LOGARITHM))
+    if resets is not None:
+        of_heads = jnp.concatenate(resets, axis=1).repeat(g.shape[1] // len(resets), axis=1)
+        decay = jnp.where(of_heads.reshape(*g.shape[:2], *(1,) * (g.ndim - 2)), 0.0, decay)
+    return decay.reshape(*decay.shape[:2], -1, 1)

@@ -24,8 +24,6 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 }
 """The implementations and the platforms that they compile for."""
 
-# For narrower heads, most of a kernel's tiles would be padding.
-_LEAST_FEATURES = 64
 # Without a kernel, shorter chunks cost more in calls than they save in products.
 _LEAST_CHUNK = 16
 
@@ -81,7 +79,7 @@ def read_sequence(
         return _by_kernel(settings, sequences, initial_state)
     by_chunks = partial(_by_chunks, direction, min(settings.chunk, _fewest_products(d_k, d_v)))
     programs = {"cpu": partial(_in_float32, by_chunks), "default": by_chunks}
-    suits = length >= chunk_size and min(d_k, d_v) >= _LEAST_FEATURES and not by_channel
+    suits = length >= chunk_size and min(d_k, d_v) >= tpu.LEAST_FEATURES and not by_channel
     if implementation is None and suits:
         programs["tpu"] = partial(_by_kernel, settings)
     return jax.lax.platform_dependent(sequences, initial_state, **programs)

@@ -27,6 +27,8 @@ from pallas_kernels.matrix_state.tpu_blocks import BlockRefs, backward_block, fo
 # has 16 MiB.
 MAX_BYTES = 12 << 20
 MAX_CHUNKS = 16
+# For narrower heads, most of a kernel's tiles would be padding.
+LEAST_FEATURES = 64
 
 
 class HeadGrid(NamedTuple):

@@ -11,6 +11,7 @@ from pallas_kernels.matrix_state.arguments import (
     check_resets,
     check_shapes,
 )
+from pallas_kernels.matrix_state.layer_token import LayerState, read_layer_token
 from pallas_kernels.matrix_state.layout import read_sequence
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
@@ -83,15 +84,49 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
     check_shapes(_NAME, wanted)
     check_heads(_NAME, heads, groups, direction)
     check_resets(_NAME, resets, x.shape, direction)
-    s = dt.astype(jnp.float32)
-    if dt_bias is not None:
-        s = jax.nn.softplus(s + dt_bias.astype(jnp.float32))
     state = None if initial_state is None else initial_state.swapaxes(2, 3)
-    v = (s[..., None] * x.astype(jnp.float32)).astype(x.dtype)
-    sequences = HeadSequences(C, B, v, s * A.astype(jnp.float32), None, resets)
+    sequences = _sequences(x, dt, A, (B, C), dt_bias)._replace(resets=resets)
     y, last = read_sequence(
         *(sequences, state), direction=direction, chunk_size=chunk_size, implementation=implementation
     )
-    if D is not None:
-        y = (y + D.astype(jnp.float32)[:, None] * x.astype(jnp.float32)).astype(x.dtype)
-    return y, last.swapaxes(2, 3)
+    return _with_skip(y, x, D), last.swapaxes(2, 3)
+
+
+def read_ssd_token(
+    token: tuple[Array, ...],
+    vectors: tuple[Array, Array, Array],
+    state: LayerState,
+    *,
+    resets: tuple[Bool[Array, "batch one"], ...] | None,
+    implementation: str | None,
+) -> tuple[Float[Array, "batch one heads P"], LayerState]:
+    """Return y of a single token of one layer, and the state [batch, heads, P, N] after it; see `ssd`.
+
+    Args:
+        token: x, dt, B and C.
+        vectors: A, D and dt_bias.
+        state: the state before the token.
+        resets: the forward reset, or None.
+        implementation: as in `ssd`.
+    """
+    (x, dt, B, C), (A, D, dt_bias) = token, vectors
+    sequences = _sequences(x, dt, A, (B, C), dt_bias)._replace(resets=resets)
+    y, state = read_layer_token(sequences, state, implementation=implementation, keys_last=True)
+    return _with_skip(y, x, D), state
+
+
+def _sequences(
+    x: Array, dt: Array, A: Array, weights: tuple[Array, Array], dt_bias: Array | None
+) -> HeadSequences:
+    """Return q = C, k = B, v = s x and g = s A, without resets."""
+    s, (B, C) = dt.astype(jnp.float32), weights
+    if dt_bias is not None:
+        s = jax.nn.softplus(s + dt_bias.astype(jnp.float32))
+    v = (s[..., None] * x.astype(jnp.float32)).astype(x.dtype)
+    return HeadSequences(C, B, v, s * A.astype(jnp.float32), None, None)
+
+
+def _with_skip(y: Array, x: Array, D: Array | None) -> Array:
+    if D is None:
+        return y
+    return (y + D.astype(jnp.float32)[:, None] * x.astype(jnp.float32)).astype(x.dtype)

@@ -74,10 +74,12 @@ ENTRY %main (p: f32[24,100], i: s32[], x: f32[100], on_chip: f32[100]) -> f32[24
   %copied = f32[100]{0} fusion(%x), kind=kLoop, calls=%copies
   %twice = f32[100]{0} add(%x, %x)
   %scratch = f32[100]{0:S(1)} add(%x, %on_chip)
+  %updated = f32[24,100]{1,0} custom-call(%x, %p), output_to_operand_aliasing={{}: (1, {})}, KERNEL
+  %kernel = f32[100]{0} custom-call(%x), KERNEL
   %total = f32[] reduce(%x, %z), dimensions={0}, to_apply=%add
   ROOT %stacked = f32[24,100]{1,0} fusion(%p, %i, %x), kind=kLoop, calls=%puts_a_layer
 }
-"""
+""".replace("KERNEL", 'backend_config={"cost_estimate":{"flops":"0","bytes_accessed":"1200"}}')
 LAYER = 400
 EXPECTED = {
     "sliced": 2 * LAYER,
@@ -90,6 +92,9 @@ EXPECTED = {
     "copied": 2 * LAYER,
     "twice": 2 * LAYER,
     "scratch": LAYER,
+    # A kernel that updates a layer in place moves what it estimates.
+    "updated": 1200,
+    "kernel": 2 * LAYER,
     "total": LAYER + 4 + 4,
     "stacked": 4 + 2 * LAYER,
 }

@@ -92,7 +92,7 @@ def test_a_packed_row_in_parts_matches_the_whole_row(decoder, pack, samples):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gated_ssm_plus", "griffin", "gated_deltanet"])
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "griffin", "gated_deltanet", "mamba2"])
 def test_the_loops_for_accelerators_and_cpus_match_the_scan(name, make):
     """Tests the loop in place and transposed kernels; the hybrid has a period and a part of one."""
     model, variables = make(name=name)

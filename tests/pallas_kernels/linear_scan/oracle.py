@@ -58,8 +58,11 @@ TPU_SHAPES = pytest.mark.parametrize(
 )
 
 
-def check_tpu_calls(gradient, arguments, kernel):
-    """Check that a gradient runs two kernels on a TPU if `kernel` is true, and none on other platforms."""
+def check_tpu_calls(function, arguments, kernel, calls=2):
+    """Check that a function runs `calls` kernels on a TPU if `kernel` is true, and none elsewhere.
+
+    A gradient runs two.
+    """
     for platform in ("tpu", "cpu", "cuda"):
-        text = jax.jit(gradient).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
-        assert text.count("@tpu_custom_call") == (2 if kernel and platform == "tpu" else 0), platform
+        text = jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+        assert text.count("@tpu_custom_call") == (calls if kernel and platform == "tpu" else 0), platform
