@@ -1,6 +1,7 @@
-"""gated_delta_rule and ssd compiled by XLA for an H200: `python -m benchmarks.matrix_state_gpu`.
+"""gated_delta_rule and ssd compiled for an H200: `python -m benchmarks.matrix_state_gpu`.
 
-The script prints, for each shape and pass, in bfloat16, in both directions and with resets:
+The script prints, for each shape and pass of the kernels and of XLA, in bfloat16, in both directions and
+with resets:
 
 - the bytes that the program moves, relative to q, k, v and the output once for the forward pass, and to
   these with the cotangent of the output and three cotangents for the gradient;
@@ -10,6 +11,7 @@ The script needs the compilers (launch/compilers.sh) and no GPU.
 """
 
 import argparse
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +32,9 @@ SHAPES = {
 }
 
 
-def operation(name, array):
+def operation(name, array, implementation):
     """Return a function of arrays, and the shapes and dtypes of the arrays."""
+    options = {"direction": "both", "implementation": implementation}
     batch, length, heads, d_k, d_v = SHAPES[name]
     numbers, resets = array((batch, length, heads), jnp.float32), (array((batch, length), bool),) * 2
     values = array((batch, length, heads, d_v))
@@ -39,13 +42,13 @@ def operation(name, array):
         maps = (array((batch, length, 1, d_k)),) * 2
 
         def scan(*arguments):
-            return ssd(*arguments[:-1], resets=arguments[-1], direction="both", chunk_size=128)[0]
+            return ssd(*arguments[:-1], resets=arguments[-1], chunk_size=128, **options)[0]
 
         return scan, (values, numbers, array((heads,), jnp.float32), *maps, resets)
     keys = (array((batch, length, heads, d_k)),) * 2
 
     def rule(*arguments):
-        return gated_delta_rule(*arguments[:-1], resets=arguments[-1], direction="both")[0]
+        return gated_delta_rule(*arguments[:-1], resets=arguments[-1], **options)[0]
 
     return rule, (*keys, values, numbers, numbers, resets)
 
@@ -60,10 +63,10 @@ def main():
     def array(shape, dtype=jnp.bfloat16):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    print("| operation | pass | bytes / least | products | bytes |")
-    print("|---|---|---|---|---|")
-    for name in SHAPES:
-        function, arguments = operation(name, array)
+    print("| operation | implementation | pass | bytes / least | products | bytes |")
+    print("|---|---|---|---|---|---|")
+    for name, implementation in itertools.product(SHAPES, ("pallas_gpu", "xla")):
+        function, arguments = operation(name, array, implementation)
         operands, result = arguments[:-1], jax.eval_shape(function, *arguments)
         big = [leaf.size * 2 for leaf in operands if leaf.dtype == jnp.bfloat16]
         out = result.size * 2
@@ -83,11 +86,9 @@ def main():
             costs = read_step_costs(compile_lowered(lowered, "gpu").hlo_text, {})
             products = costs.flops.dot / chip.peak_flops
             moved = costs.traffic_bytes / chip.memory_bandwidth
-            print(
-                f"| {name} | {title} | {costs.traffic_bytes / least:.1f} | {1e3 * products:.2f} ms | "
-                f"{1e3 * moved:.2f} ms |",
-                flush=True,
-            )
+            times = f"{1e3 * products:.2f} ms | {1e3 * moved:.2f} ms"
+            ratio = costs.traffic_bytes / least
+            print(f"| {name} | {implementation} | {title} | {ratio:.1f} | {times} |", flush=True)
 
 
 if __name__ == "__main__":

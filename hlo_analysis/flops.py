@@ -102,6 +102,8 @@ _ELEMENTWISE = frozenset((
 _APPLY_A_FUNCTION = ("reduce", "map", "scatter", "all-reduce", "reduce-scatter")
 _CUBLAS = re.compile(r'custom_call_target="(__cublas\$\w+|__cublas\$lt\$matmul[\w$]*)"')
 _COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*?"flops":"?(\d+)')
+# In the metadata of a Triton kernel, which has no cost estimate; quotes are escaped.
+_TRITON_FLOPS = re.compile(r'serialized_metadata = "\{\\22flops\\22: \\22(\d+)')
 
 
 class Flops(NamedTuple):
@@ -186,5 +188,5 @@ def _custom_call_flops(instruction: Instruction, operands: Sequence[ArrayShape])
         found = re.search(r'"lhs_contracting_dimensions":(\[[^\]]*\])', instruction.attributes)
         contracted = json.loads(found.group(1)) if found else []
         return _product_flops(instruction, operands[0], [int(dimension) for dimension in contracted])
-    estimate = _COST_ESTIMATE.search(instruction.attributes)
+    estimate = _COST_ESTIMATE.search(instruction.attributes) or _TRITON_FLOPS.search(instruction.attributes)
     return float(estimate.group(1)) if estimate else 0.0

@@ -55,10 +55,11 @@ def gated_delta_rule(
         direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
             of the heads in reverse).
         chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
-            length. Without a kernel, a chunk has at most sqrt(d_k d_v) tokens, or 16 if that is more.
+            length. On a CPU, a chunk has at most sqrt(d_k d_v) tokens, or 16 if that is more. A
+            chunk of "pallas_gpu" has 64.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
-            default, a TPU uses its kernel if keys and values have at least 64 features. There is no kernel
-            for decays by channel.
+            default, a TPU uses its kernel if keys and values have at least 64 features. "pallas_gpu" runs
+            only when chosen by name. There is no kernel for decays by channel.
 
     Returns:
         (o, last state): o in the dtype of v; the state after the last token in reading order, in float32.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.matrix_state import tpu
+from pallas_kernels.matrix_state import gpu, tpu
 from pallas_kernels.matrix_state.chunks import Sequences, read_chunks
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.matrix_state.token import read_token
@@ -20,11 +20,12 @@ DIRECTIONS = ("forward", "reverse", "both")
 IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "xla": ("cpu", "gpu", "tpu"),
     "pallas_tpu": ("tpu",),
+    "pallas_gpu": ("gpu",),
     "pallas_interpret": ("cpu", "gpu", "tpu"),
 }
 """The implementations and the platforms that they compile for."""
 
-# Without a kernel, shorter chunks cost more in calls than they save in products.
+# On a CPU, shorter chunks cost more in calls than they save in products.
 _LEAST_CHUNK = 16
 
 
@@ -70,15 +71,20 @@ def read_sequence(
         initial_state = jnp.zeros((batch, heads, d_k, d_v), jnp.float32)
     initial_state = initial_state.astype(jnp.float32)
     settings = _Settings(direction, min(chunk_size, _power_of_two(length)), False)
-    if implementation in ("pallas_tpu", "pallas_interpret"):
+    if implementation not in (None, "xla"):
         if by_channel:
             raise ValueError(
                 f"implementation: found {implementation!r} for decays by channel; allowed: None, 'xla'"
             )
+        if implementation == "pallas_gpu":
+            return gpu.read_sequence(sequences, initial_state, direction=direction)
         settings = settings._replace(interpret=implementation == "pallas_interpret")
         return _by_kernel(settings, sequences, initial_state)
-    by_chunks = partial(_by_chunks, direction, min(settings.chunk, _fewest_products(d_k, d_v)))
-    programs = {"cpu": partial(_in_float32, by_chunks), "default": by_chunks}
+    short = min(settings.chunk, _fewest_products(d_k, d_v))
+    programs = {
+        "cpu": partial(_in_float32, partial(_by_chunks, direction, short)),
+        "default": partial(_by_chunks, direction, settings.chunk),
+    }
     suits = length >= chunk_size and min(d_k, d_v) >= tpu.LEAST_FEATURES and not by_channel
     if implementation is None and suits:
         programs["tpu"] = partial(_by_kernel, settings)

@@ -58,9 +58,11 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
         direction: "forward", "reverse" (reads the sequence from its end), or "both" (reads the second half
             of the heads in reverse).
         chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
-            length. Without a kernel, a chunk has at most sqrt(N P) tokens, or 16 if that is more.
+            length. On a CPU, a chunk has at most sqrt(N P) tokens, or 16 if that is more. A chunk
+            of "pallas_gpu" has 64.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
-            default, a TPU uses its kernel if P and N are at least 64.
+            default, a TPU uses its kernel if P and N are at least 64. "pallas_gpu" runs only when chosen
+            by name.
 
     Returns:
         (y, last state): y in the dtype of x; the state after the last token in reading order, in float32.

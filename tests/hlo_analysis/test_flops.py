@@ -76,6 +76,13 @@ def test_dots_and_cublas_calls_count_the_same_flops():
     assert dot.dot == call.dot == 2 * 8 * 16 * 32
 
 
+def test_a_triton_kernel_counts_the_flops_of_its_metadata():
+    config = r'backend_config={ir = "x{", name = "k", serialized_metadata = "{\22flops\22: \22123\22}"}'
+    target = 'custom_call_target="__gpu$xla.gpu.triton"'
+    found = flops("f32[8]{0}", "custom-call", "f32[8]{0}", attributes=f"{target}, {config}")
+    assert found.dot == 123
+
+
 def test_a_kernel_counts_its_cost_estimate():
     estimate = 'backend_config={"custom_call_config":{"body":"x","cost_estimate":{"flops":"123"}}}'
     estimated = flops(

@@ -96,7 +96,8 @@ def check(shape, groups, direction, *, dtype=jnp.float32, tolerance=1e-5, **opti
 
     for name, expected in oracle.complex_step(total, rounded).items():
         assert np.isfinite(np.asarray(found[name], np.float32)).all(), name
-        assert_close(found[name], expected, tolerance)
+        # The cotangents of vectors are sums over tokens, whose terms may cancel.
+        assert_close(found[name], expected, (10 if expected.ndim == 1 else 1) * tolerance)
 
 
 @pytest.mark.parametrize(("direction", "groups"), [("forward", 1), ("reverse", 4), ("both", 2)])
