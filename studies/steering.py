@@ -183,6 +183,15 @@ class Steering(OneTraining[Scale, Run]):
         sections = [
             section("J", rows_of_table([*head, "J at a quarter of the run", "minutes"], rows)),
         ]
+        if YOKED in found:
+            best = str(best_steering(results))
+            rows = [
+                [control, _difference(found[control], found[best])]
+                for control in (YOKED, PERMUTED)
+                if control in found
+            ]
+            head = ["control", f"J less {best} (95 %)"]
+            sections.append(section("Controls of the best contender", rows_of_table(head, rows)))
         rows = []
         for contender in found:
             mean = [

@@ -38,3 +38,5 @@ STEERING: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
+# The recorded runs of `studies.steering` determine it.
+BEST_STEERING = "progress"

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from studies.class_objective import BEST_FIXED, stage_of
-from studies.steering_policies import STEERING
+from studies.steering_policies import BEST_STEERING, STEERING
 
 DEFAULT_MODEL = "gated_ssm_plus"
 LANGUAGE = "held_out_text"
@@ -293,7 +293,9 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
             "published policy", policy="birdie", settings={**_TARGET_SHARES, **STEERING["published"]}
         ),
         "steered": Procedure(
-            "learning progress", policy="progress", settings={**_TARGET_SHARES, **STEERING["progress"]}
+            "learning progress",
+            policy=BEST_STEERING,
+            settings={**_TARGET_SHARES, **STEERING[BEST_STEERING]},
         ),
     }
 )

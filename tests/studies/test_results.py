@@ -10,12 +10,14 @@ import pytest
 from studies.bandit_regret import BanditRegret
 from studies.bandit_steering import BanditSteering
 from studies.encoders.study import Encoders
+from studies.mixture_grid import MixtureGrid
 from studies.pruning.study import Pruning
 from studies.recall import Recall
 from studies.results import read_result, read_results, result_file, write_result
 from studies.retrieval.study import Retrieval
 from studies.runner import choose_runs
 from studies.small_mixtures import SmallMixtures
+from studies.steering import Steering
 from studies.verbs import StudyError
 
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
@@ -25,6 +27,8 @@ RECORDED = [
     (BanditRegret, "full", "bandit_regret"),
     (SmallMixtures, "small", "small_mixtures"),
     (BanditSteering, "small", "bandit_steering"),
+    (MixtureGrid, "small", "mixture_grid"),
+    (Steering, "small", "steering"),
     (Encoders, "small", "encoder_study"),
     pytest.param(Encoders, "small_tuned", "encoder_study", marks=SLOW),
     pytest.param(Retrieval, "small", "retrieval", marks=SLOW),

@@ -13,9 +13,9 @@ from studies import steering
 from studies.class_objective import stage_of
 from studies.mixture_grid import FRESH_SEEDS, GRID, MixtureGrid
 from studies.mixture_grid import Run as GridRun
-from studies.results import write_result
+from studies.results import read_results, write_result
 from studies.steering import SEEDS, UNSTEERED, Run, Steering, class_shares
-from studies.steering_policies import STEERING
+from studies.steering_policies import BEST_STEERING, STEERING
 
 MIXTURE = make_mixture("small_models_even", 256)
 DECISIONS = 24
@@ -115,3 +115,8 @@ def test_controls_use_the_shares_of_the_best_policy(study):
     assert "| published | 2.265 |" in text and "-0.300 (-0.300 .. -0.300)" in text
     assert "yoked" in text and "permuted" in text and "/" in text
     assert (page.parent / "page_small_shares.png").exists()
+
+
+def test_the_recorded_runs_determine_the_best_policy():
+    recorded = steering.GRID_RESULTS.with_name("steering")
+    assert steering.best_steering(read_results(recorded, "small", Run)) == BEST_STEERING
