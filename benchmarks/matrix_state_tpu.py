@@ -19,6 +19,8 @@ import itertools
 import json
 from pathlib import Path
 
+import jax
+
 from benchmarks.scan_tpu import CHIPS
 from pallas_kernels.matrix_state import tpu
 from pallas_kernels.matrix_state.sequences import HeadSequences
@@ -34,42 +36,49 @@ UNITS = {"v4": 4 * 128**2, "v5e": 4 * 128**2, "v5p": 4 * 128**2, "v6e": 2 * 256*
 
 
 def compile_pass(topology, name, pass_name):
-    """Return the HLO text, the bundles, and the minimum number of bytes of a pass."""
+    """Return the HLO text, the bundles, the minimum number of bytes of a pass, and the heads of a step."""
     array = tpu_programs.abstract(topology)
     (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
-    keys, values = (
-        array((batch, heads, length, d_k), "bfloat16"),
-        array((batch, heads, length, d_v), "bfloat16"),
-    )
-    numbers, state = array((batch, heads, length), "float32"), array((batch, heads, d_k, d_v), "float32")
+    # A model's maps write features of all heads side by side.
+    keys, values = (array((batch, length, heads * width), "bfloat16") for width in (d_k, d_v))
+    numbers, state = array((batch, length, heads), "float32"), array((batch, heads, d_k, d_v), "float32")
     resets = (array((batch, length), "bool"),) * 2
     sequences = HeadSequences(keys, keys, values, numbers, numbers if has_beta else None, resets)
     options = {"direction": "both", "chunk": chunk}
     of_keys, of_values = 2 * keys.size * 2, values.size * 2
 
+    def by_head(sequences):
+        q, k, v = (array.reshape(batch, length, heads, -1) for array in sequences[:3])
+        return sequences._replace(q=q, k=k, v=v)
+
     def forward(sequences, state):
-        return tpu.forward(sequences, state, **options)
+        o, *states = tpu.forward(by_head(sequences), state, **options)
+        return o.reshape(batch, length, -1), *states
 
     def backward(sequences, states, do, dlast):
-        return tpu.backward(sequences, states, (do, dlast), **options)
+        do = do.reshape(batch, length, heads, -1)
+        found, dstate = tpu.backward(by_head(sequences), states, (do, dlast), **options)
+        dq, dk, dv = (array.reshape(batch, length, -1) for array in found[:3])
+        return dq, dk, dv, found[3:], dstate
 
-    grid = tpu.make_grid(sequences, "both", chunk)
+    grid = tpu.make_grid(jax.eval_shape(by_head, sequences), "both", chunk)
     if pass_name == "forward":
-        return *tpu_programs.compile_with_bundles(forward, sequences, state), of_keys + 2 * of_values
+        compiled = tpu_programs.compile_with_bundles(forward, sequences, state)
+        return *compiled, of_keys + 2 * of_values, grid.side
     states = array((batch, heads, grid.blocks, d_k, d_v), "float32")
     compiled = tpu_programs.compile_with_bundles(backward, sequences, states, values, state)
-    return *compiled, 2 * of_keys + 3 * of_values
+    return *compiled, 2 * of_keys + 3 * of_values, grid.side
 
 
 def rows(topologies, names):
     """Yield a row of the table as a dict for every chip, shape and pass."""
     for topology, name, pass_name in itertools.product(topologies, names, ("forward", "backward")):
-        text, bundles, least = compile_pass(topology, name, pass_name)
+        text, bundles, least, side = compile_pass(topology, name, pass_name)
         (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
         loops = [loop.cycles for loop in tpu_programs.innermost_loops(bundles)]
-        # The loops of one direction, then the loops of the other.
+        # The loops of one direction, then the loops of the other, each for all heads of a grid step.
         half = len(loops) // 2
-        cycles = max(sum(loops[:half]), sum(loops[half:]))
+        cycles = max(sum(loops[:half]), sum(loops[half:])) // side
         flops = tpu.token_flops(chunk, d_k, d_v, has_beta, pass_name == "backward", passes=3) * chunk
         chip = topology.split(":")[0]
         yield {

@@ -115,19 +115,29 @@ def _in_float32(by_chunks, sequences, initial_state):
 
 
 def _by_kernel(settings, sequences, initial_state):
-    """Implement `read_sequence` with the kernel: move heads before tokens and pad the last chunk."""
-    length = sequences.v.shape[1]
+    """Implement `read_sequence` with the kernel: pad the last chunk, and features to whole lanes."""
+    length, _, d_v = sequences.v.shape[1:]
+    d_k = sequences.k.shape[-1]
+    unit = 1 if settings.interpret or tpu.fits_lanes(sequences, settings.direction) else tpu.LANES
 
-    def laid_out(array):
-        padded = jnp.pad(array, [(0, 0), (0, -length % settings.chunk)] + [(0, 0)] * (array.ndim - 2))
-        return padded.swapaxes(1, 2) if array.ndim > 2 else padded
+    def padded(array, features=None):
+        missing = [(0, 0), (0, -length % settings.chunk)] + [(0, 0)] * (array.ndim - 2)
+        if features:
+            missing[-1] = (0, -features % unit)
+        return jnp.pad(array, missing)
 
     q, k, v, g, beta, resets = sequences
-    g = g.astype(jnp.float32)
-    beta = None if beta is None else beta.astype(jnp.float32)
-    given = jax.tree.map(laid_out, HeadSequences(q, k, v, g, beta, resets))
-    o, last = cast(tuple[Array, Array], _in_kernel(settings, given, initial_state))
-    return o.swapaxes(1, 2)[:, :length], last
+    given = HeadSequences(
+        padded(q, d_k),
+        padded(k, d_k),
+        padded(v, d_v),
+        padded(g.astype(jnp.float32)),
+        None if beta is None else padded(beta.astype(jnp.float32)),
+        None if resets is None else tuple(map(padded, resets)),
+    )
+    state = jnp.pad(initial_state, [(0, 0), (0, 0), (0, -d_k % unit), (0, -d_v % unit)])
+    o, last = cast(tuple[Array, Array], _in_kernel(settings, given, state))
+    return o[:, :length, :, :d_v], last[:, :, :d_k, :d_v]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

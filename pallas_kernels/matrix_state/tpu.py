@@ -29,6 +29,7 @@ MAX_BYTES = 12 << 20
 MAX_CHUNKS = 16
 # For narrower heads, most of a kernel's tiles would be padding.
 LEAST_FEATURES = 64
+LANES = 128
 
 
 class HeadGrid(NamedTuple):
@@ -40,6 +41,9 @@ class HeadGrid(NamedTuple):
         blocks: the number of blocks of a sequence.
         heads: the number of heads of the values.
         shares: the number of heads that share a head of keys.
+        side: the number of heads of a grid step, with their features side by side on the lanes.
+        d_k: the number of features of a key.
+        d_v: the number of features of a value.
         direction: "forward", "reverse" or "both".
     """
 
@@ -48,24 +52,45 @@ class HeadGrid(NamedTuple):
     blocks: int
     heads: int
     shares: int
+    side: int
+    d_k: int
+    d_v: int
     direction: str
 
-    def is_reverse(self, head: Any) -> Any:
-        """Return whether a head is read in reverse."""
+    def is_reverse(self, step: Any) -> Any:
+        """Return whether the heads of a grid step are read in reverse."""
         if self.direction == "both":
-            return head >= self.heads // 2
+            return step >= self.heads // self.side // 2
         return self.direction == "reverse"
 
 
+def heads_side_by_side(sequences: HeadSequences, direction: str) -> int:
+    """Return how many heads a grid step reads: two if one has too few features for the 128 lanes."""
+    (groups, d_k), (heads, d_v) = sequences.k.shape[2:], sequences.v.shape[2:]
+    shares, ways = heads // groups, 2 if direction == "both" else 1
+    is_narrow = LANES in (2 * d_v, 2 * d_k if shares == 1 else 0)
+    return 2 if is_narrow and heads % (2 * ways) == 0 and (shares == 1 or shares % 2 == 0) else 1
+
+
+def fits_lanes(sequences: HeadSequences, direction: str) -> bool:
+    """Return whether the features of a grid step fill whole lanes, or are all of an array's features."""
+    (groups, d_k), (heads, d_v) = sequences.k.shape[2:], sequences.v.shape[2:]
+    side = heads_side_by_side(sequences, direction)
+    of_keys = side if groups == heads else 1
+    return all(
+        count == step or step * width % LANES == 0
+        for count, step, width in ((groups, of_keys, d_k), (heads, side, d_v))
+    )
+
+
 def make_grid(sequences: HeadSequences, direction: str, chunk: int) -> HeadGrid:
-    """Return the grid of padded sequences [batch, heads, length, features]."""
-    heads, length, d_v = sequences.v.shape[1:]
-    d_k = sequences.k.shape[-1]
-    total = length // chunk
-    of_chunk = 4 * d_k * d_v + 2 * chunk * (4 * d_k + 3 * d_v) * sequences.v.dtype.itemsize
-    most = min(MAX_CHUNKS, max(1, MAX_BYTES // of_chunk))
+    """Return the grid of sequences whose length is a multiple of `chunk`."""
+    (length, heads, d_v), (groups, d_k) = sequences.v.shape[1:], sequences.k.shape[2:]
+    side, total = heads_side_by_side(sequences, direction), length // chunk
+    of_tokens = 2 * chunk * (4 * d_k + 3 * d_v) * sequences.v.dtype.itemsize
+    most = min(MAX_CHUNKS, max(1, MAX_BYTES // (side * (4 * d_k * d_v + of_tokens))))
     chunks = max(n for n in range(1, most + 1) if total % n == 0)
-    return HeadGrid(chunk, chunks, total // chunks, heads, heads // sequences.k.shape[1], direction)
+    return HeadGrid(chunk, chunks, total // chunks, heads, heads // groups, side, d_k, d_v, direction)
 
 
 def forward(
@@ -76,14 +101,14 @@ def forward(
     chunk: int,
     interpret: object = False,
 ) -> tuple[
-    Float[Array, "batch heads length d_v"],
+    Float[Array, "batch length heads d_v"],
     Float[Array, "batch heads d_k d_v"],
     Float[Array, "batch heads blocks d_k d_v"],
 ]:
     """Return the outputs, and in float32 the last state and the state that enters each block.
 
     Args:
-        sequences: the arguments with heads before tokens; the length is a multiple of `chunk`.
+        sequences: the arguments; the length is a multiple of `chunk`, and g and beta are float32.
         state: the state before the first token in reading order.
         direction: "forward", "reverse" or "both".
         chunk: the number of tokens of a chunk.
@@ -91,23 +116,25 @@ def forward(
     """
     grid = make_grid(sequences, direction, chunk)
     call = _Call(grid, sequences, backward=False)
-    v = sequences.v
     blocks = (*state.shape[:2], grid.blocks, *state.shape[2:])
-    results = [("value", v.shape, v.dtype), ("state", state.shape, jnp.float32)]
     o, last, block_states = call.run(
         forward_block,
         [*call.operands(sequences), ("state", state)],
-        [*results, ("boundary", blocks, jnp.float32)],
-        [pltpu.VMEM(state.shape[2:], jnp.float32)],
+        [
+            ("value", call.values, sequences.v.dtype),
+            ("state", state.shape, jnp.float32),
+            ("boundary", blocks, jnp.float32),
+        ],
+        [pltpu.VMEM((grid.side, *state.shape[2:]), jnp.float32)],
         interpret,
     )
-    return o, last, block_states
+    return o.reshape(sequences.v.shape), last, block_states
 
 
 def backward(
     sequences: HeadSequences,
     block_states: Float[Array, "batch heads blocks d_k d_v"],
-    cotangents: tuple[Float[Array, "batch heads length d_v"], Float[Array, "batch heads d_k d_v"]],
+    cotangents: tuple[Float[Array, "batch length heads d_v"], Float[Array, "batch heads d_k d_v"]],
     *,
     direction: str,
     chunk: int,
@@ -127,27 +154,33 @@ def backward(
     call = _Call(grid, sequences, backward=True)
     do, dlast = cotangents
     v, k = sequences.v, sequences.k
-    keys = (*v.shape[:3], k.shape[-1])
-    rows = call.rows(sequences.g).shape
-    sides = dlast.shape[2:]
-    # The cotangents of heads that share a head of keys are summed in float32.
-    own = jnp.float32 if grid.shares > 1 else k.dtype
+    # The cotangents of heads that share a head of keys are summed in float32. With heads before tokens, the
+    # sum needs no copy in another layout.
+    batch, length, heads = sequences.g.shape
+    of_keys = ("key", (batch, length, heads * grid.d_k), k.dtype)
+    if grid.shares > 1:
+        of_keys = ("own_key", (batch, heads, length, grid.d_k), jnp.float32)
+    of_rows = ("row", call.rows(sequences.g).shape, jnp.float32)
     results = [
-        ("own_key", keys, own),
-        ("own_key", keys, own),
-        ("value", v.shape, v.dtype),
-        ("row", rows, jnp.float32),
-        *([("row", rows, jnp.float32)] if sequences.beta is not None else []),
+        *(of_keys, of_keys),
+        ("value", call.values, v.dtype),
+        of_rows,
+        *([of_rows] if sequences.beta is not None else []),
         ("state", dlast.shape, jnp.float32),
     ]
-    scratch = [pltpu.VMEM(sides, jnp.float32), pltpu.VMEM((grid.chunks, *sides), jnp.float32)]
+    states = grid.side, *dlast.shape[2:]
+    scratch = [pltpu.VMEM(states, jnp.float32), pltpu.VMEM((grid.chunks, *states), jnp.float32)]
     if sequences.beta is not None:
-        scratch.append(pltpu.VMEM((grid.chunks, grid.chunk, grid.chunk), jnp.float32))
-    operands = [*call.operands(sequences), ("boundary", block_states), ("value", do), ("state", dlast)]
+        scratch.append(pltpu.VMEM((grid.chunks, grid.side, grid.chunk, grid.chunk), jnp.float32))
+    operands = [*call.operands(sequences), ("boundary", block_states)]
+    operands += [("value", do.reshape(call.values)), ("state", dlast)]
     dq, dk, dv, dg, *rest = call.run(backward_block, operands, results, scratch, interpret)
-    dbeta = None if sequences.beta is None else rest[0].reshape(v.shape[:3])
-    dq, dk = (array.reshape(*k.shape[:2], grid.shares, *k.shape[2:]).sum(axis=2) for array in (dq, dk))
-    return HeadSequences(dq, dk, dv, dg.reshape(v.shape[:3]), dbeta, None), rest[-1]
+    if grid.shares > 1:
+        of_shares = (batch, -1, grid.shares, length, grid.d_k)
+        dq, dk = (array.reshape(of_shares).sum(axis=2).swapaxes(1, 2) for array in (dq, dk))
+    dq, dk = (array.reshape(k.shape) for array in (dq, dk))
+    dg, *dbeta = (array.reshape(v.shape[0], grid.heads, -1).swapaxes(1, 2) for array in (dg, *rest[:-1]))
+    return HeadSequences(*(dq, dk, dv.reshape(v.shape), dg, dbeta[0] if dbeta else None, None)), rest[-1]
 
 
 class _Call:
@@ -156,8 +189,10 @@ class _Call:
     def __init__(self, grid: HeadGrid, sequences: HeadSequences, *, backward: bool):
         self.grid, self.backward = grid, backward
         self.has_beta, self.has_resets = sequences.beta is not None, sequences.resets is not None
-        d_k, d_v = sequences.k.shape[-1], sequences.v.shape[-1]
-        tokens = grid.chunk * grid.chunks
+        self.values = (*sequences.v.shape[:2], grid.heads * grid.d_v)
+        side, tokens = grid.side, grid.chunk * grid.chunks
+        # The heads of a step share a head of keys, or each has its own.
+        of_step = side if grid.shares == 1 else 1
 
         def block_of(h, t):
             from_the_end = jnp.logical_xor(grid.is_reverse(h), backward)
@@ -166,35 +201,46 @@ class _Call:
         def way_of(h):
             return jnp.where(grid.is_reverse(h), 1, 0) if grid.direction == "both" else 0
 
+        def of_features(width):
+            return pl.BlockSpec((1, tokens, width), lambda b, h, t: (b, block_of(h, t), h))
+
         self.kinds = {
             "key": pl.BlockSpec(
-                (1, 1, tokens, d_k), lambda b, h, t: (b, jax.lax.div(h, grid.shares), block_of(h, t), 0)
+                (1, tokens, of_step * grid.d_k),
+                lambda b, h, t: (b, block_of(h, t), jax.lax.div(h * side, grid.shares * of_step)),
             ),
-            "own_key": pl.BlockSpec((1, 1, tokens, d_k), lambda b, h, t: (b, h, block_of(h, t), 0)),
-            "value": pl.BlockSpec((1, 1, tokens, d_v), lambda b, h, t: (b, h, block_of(h, t), 0)),
+            "own_key": pl.BlockSpec((1, side, tokens, grid.d_k), lambda b, h, t: (b, h, block_of(h, t), 0)),
+            "value": of_features(side * grid.d_v),
             "row": pl.BlockSpec(
-                (1, 1, 1, grid.chunks, grid.chunk), lambda b, h, t: (b, h, block_of(h, t), 0, 0)
+                (1, side, 1, grid.chunks, grid.chunk), lambda b, h, t: (b, h, block_of(h, t), 0, 0)
             ),
             "reset": pl.BlockSpec(
                 (1, 1, 1, grid.chunks, grid.chunk), lambda b, h, t: (b, way_of(h), block_of(h, t), 0, 0)
             ),
-            "state": pl.BlockSpec((1, 1, d_k, d_v), lambda b, h, t: (b, h, 0, 0)),
-            "boundary": pl.BlockSpec((1, 1, 1, d_k, d_v), lambda b, h, t: (b, h, block_of(h, t), 0, 0)),
+            "state": pl.BlockSpec((1, side, grid.d_k, grid.d_v), lambda b, h, t: (b, h, 0, 0)),
+            "boundary": pl.BlockSpec(
+                (1, side, 1, grid.d_k, grid.d_v), lambda b, h, t: (b, h, block_of(h, t), 0, 0)
+            ),
         }
 
     def rows(self, array: Array) -> Array:
-        """Reshape [batch, heads, length] to [batch, heads, blocks, chunks, chunk]."""
+        """Return [batch, length, heads] as [batch, heads, blocks, chunks, chunk]."""
         grid = self.grid
-        return array.reshape(*array.shape[:2], grid.blocks, grid.chunks, grid.chunk)
+        batch, _, heads = array.shape
+        return array.swapaxes(1, 2).reshape(batch, heads, grid.blocks, grid.chunks, grid.chunk)
 
     def operands(self, sequences: HeadSequences) -> list[tuple[str, Array]]:
         """Return the arrays that both passes read, each with its kind."""
         q, k, v, g, beta, resets = sequences
-        found = [("key", q), ("key", k), ("value", v), ("row", self.rows(g))]
+        found = [
+            (kind, array.reshape(*v.shape[:2], -1))
+            for kind, array in zip(("key", "key", "value"), (q, k, v), strict=True)
+        ]
+        found.append(("row", self.rows(g)))
         if beta is not None:
             found.append(("row", self.rows(beta)))
         if resets is not None:
-            found.append(("reset", self.rows(jnp.stack(resets, axis=1).astype(jnp.float32))))
+            found.append(("reset", self.rows(jnp.stack(resets, axis=2).astype(jnp.float32))))
         return found
 
     def run(self, kernel, operands, results, scratch, interpret):
@@ -214,7 +260,7 @@ class _Call:
         return pl.pallas_call(
             body,
             out_shape=[jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in results],
-            grid=(batch, grid.heads, grid.blocks),
+            grid=(batch, grid.heads // grid.side, grid.blocks),
             in_specs=[self.kinds[kind] for kind, _ in operands],
             out_specs=[self.kinds[kind] for kind, *_ in results],
             scratch_shapes=scratch,
@@ -225,12 +271,12 @@ class _Call:
 
     def cost(self, operands: list[Array], results: list[tuple[Any, ...]]) -> pl.CostEstimate:
         """Return the cost of a pass; a product counts once for each of its passes of the matrix unit."""
-        grid, (q, _, v) = self.grid, operands[:3]
+        grid, v = self.grid, operands[2]
         passes = 6 if v.dtype == jnp.float32 else 3
         per_token = token_flops(
-            *(grid.chunk, q.shape[-1], v.shape[-1], self.has_beta, self.backward), passes=passes
+            *(grid.chunk, grid.d_k, grid.d_v, self.has_beta, self.backward), passes=passes
         )
-        tokens = math.prod(v.shape[:3])
+        tokens = math.prod(v.shape[:2]) * grid.heads
         moved = sum(array.nbytes for array in operands)
         moved += sum(math.prod(shape) * jnp.dtype(dtype).itemsize for _, shape, dtype in results)
         return pl.CostEstimate(

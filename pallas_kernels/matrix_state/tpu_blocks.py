@@ -21,20 +21,31 @@ class BlockRefs:
         self.named = dict(zip(named, refs, strict=False))
         self.others = refs[len(named) :]
 
-    def tokens(self, chunk: int, number: Any) -> tuple[Array, Array, Array]:
-        """Return q, k and v of a chunk."""
-        where = pl.ds(pl.multiple_of(number * chunk, chunk), chunk)
-        q, k, v = (self.named[name][0, 0, where, :] for name in ("q", "k", "v"))
-        return q, k, v
+    def tokens(self, grid: Any, number: Any, head: int) -> tuple[Array, Array, Array]:
+        """Return q, k and v of a chunk of one of the step's heads."""
+        where = chunk_tokens(grid, number)
+        of_keys = lanes(grid.d_k, head if grid.shares == 1 else 0)
+        q, k = (self.named[name][0, where, of_keys] for name in ("q", "k"))
+        return q, k, self.named["v"][0, where, lanes(grid.d_v, head)]
 
-    def rows(self, number: Any) -> tuple[Array, Array | None, Array | None]:
-        """Return g, beta and the resets of a chunk, each [1, tokens]; None if the call has none."""
+    def rows(self, number: Any, head: int) -> tuple[Array, Array | None, Array | None]:
+        """Return g, beta and the resets of a chunk of a head, each [1, tokens], or None."""
 
         def row(name: str) -> Array:
-            return self.named[name][0, 0, 0, pl.ds(number, 1), :]
+            return self.named[name][0, 0 if name == "reset" else head, 0, pl.ds(number, 1), :]
 
         beta, reset = (row(name) if name in self.named else None for name in ("beta", "reset"))
         return row("g"), beta, reset
+
+
+def chunk_tokens(grid: Any, number: Any) -> Any:
+    """Return the tokens of a chunk within its block."""
+    return pl.ds(pl.multiple_of(number * grid.chunk, grid.chunk), grid.chunk)
+
+
+def lanes(width: int, head: int) -> slice:
+    """Return the lanes of one of the step's heads."""
+    return slice(head * width, (head + 1) * width)
 
 
 def _read(state, tokens, rows, inverse, *, reverse):
@@ -50,26 +61,26 @@ def _read(state, tokens, rows, inverse, *, reverse):
 
 
 def forward_block(grid, refs, *, reverse):
-    """Read a block of a head's tokens, chunk after chunk."""
+    """Read a block of tokens of a step's heads, chunk after chunk."""
     state, o, last, boundary, carried = refs.others
     inverse = functools.partial(masked_inverse, exact=o.dtype == jnp.float32)
 
     @pl.when(pl.program_id(2) == 0)
     def _():
-        carried[...] = state[0, 0]
+        carried[...] = state[0]
 
-    boundary[0, 0, 0] = carried[...]
+    boundary[0, :, 0] = carried[...]
 
     def step(count, _):
         number = grid.chunks - 1 - count if reverse else count
-        rows = refs.rows(number)
-        left, read = _read(carried[...], refs.tokens(grid.chunk, number), rows, inverse, reverse=reverse)
-        carried[...] = left
-        o[0, 0, pl.ds(pl.multiple_of(number * grid.chunk, grid.chunk), grid.chunk), :] = read
+        for head in range(grid.side):
+            tokens, rows = refs.tokens(grid, number, head), refs.rows(number, head)
+            carried[head], read = _read(carried[head], tokens, rows, inverse, reverse=reverse)
+            o[0, chunk_tokens(grid, number), lanes(grid.d_v, head)] = read
         return 0
 
     jax.lax.fori_loop(0, grid.chunks, step, 0)
-    last[0, 0] = carried[...]
+    last[0] = carried[...]
 
 
 def backward_block(grid, refs, *, reverse):
@@ -81,46 +92,49 @@ def backward_block(grid, refs, *, reverse):
 
     @pl.when(pl.program_id(2) == 0)
     def _():
-        carried[...] = dlast[0, 0]
+        carried[...] = dlast[0]
 
     def number_of(count):
         return grid.chunks - 1 - count if reverse else count
 
-    def keep_entering(count, state):
+    def keep_entering(head, count, state):
         number = number_of(count)
-        entering[count] = state
-        rows = refs.rows(number)
+        entering[count, head] = state
 
         def keep(A):
-            inverses[0][count] = masked_inverse(A, exact=exact)
-            return inverses[0][count]
+            inverses[0][count, head] = masked_inverse(A, exact=exact)
+            return inverses[0][count, head]
 
-        return _read(state, refs.tokens(grid.chunk, number), rows, keep, reverse=reverse)[0]
+        tokens, rows = refs.tokens(grid, number, head), refs.rows(number, head)
+        return _read(state, tokens, rows, keep, reverse=reverse)[0]
 
-    jax.lax.fori_loop(0, grid.chunks, keep_entering, boundary[0, 0, 0])
-
-    def pull(step, _):
+    def pull(head, step, _):
         count = grid.chunks - 1 - step
         number = number_of(count)
-        where = pl.ds(pl.multiple_of(number * grid.chunk, grid.chunk), grid.chunk)
-        g, beta, reset = refs.rows(number)
+        where = chunk_tokens(grid, number)
+        g, beta, reset = refs.rows(number, head)
 
         def kept(_):
-            return inverses[0][count]
+            return inverses[0][count, head]
 
         def read(state, tokens, g, beta):
             return _read(state, tokens, (g, beta, reset), kept, reverse=reverse)
 
-        tokens = refs.tokens(grid.chunk, number)
-        _, pull_back = jax.vjp(read, entering[count], tokens, g, beta)
-        found = pull_back((carried[...], do[0, 0, where, :]))
-        carried[...] = found[0]
-        for ref, array in zip((dq, dk, dv), found[1], strict=True):
-            ref[0, 0, where, :] = array.astype(ref.dtype)
-        dg[0, 0, 0, pl.ds(number, 1), :] = found[2]
+        tokens = refs.tokens(grid, number, head)
+        _, pull_back = jax.vjp(read, entering[count, head], tokens, g, beta)
+        found = pull_back((carried[head], do[0, where, lanes(grid.d_v, head)]))
+        carried[head] = found[0]
+        for ref, array in zip((dq, dk), found[1][:2], strict=True):
+            at = (head, where) if grid.shares > 1 else (where, lanes(grid.d_k, head))
+            ref[0, *at] = array.astype(ref.dtype)
+        dv[0, where, lanes(grid.d_v, head)] = found[1][2].astype(dv.dtype)
+        dg[0, head, 0, pl.ds(number, 1), :] = found[2]
         if dbeta is not None:
-            dbeta[0, 0, 0, pl.ds(number, 1), :] = found[3]
+            dbeta[0, head, 0, pl.ds(number, 1), :] = found[3]
         return 0
 
-    jax.lax.fori_loop(0, grid.chunks, pull, 0)
-    dstate[0, 0] = carried[...]
+    # One head after the other: two at once need more registers than there are.
+    for head in range(grid.side):
+        jax.lax.fori_loop(0, grid.chunks, functools.partial(keep_entering, head), boundary[0, head, 0])
+        jax.lax.fori_loop(0, grid.chunks, functools.partial(pull, head), 0)
+    dstate[0] = carried[...]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pallas_kernels.matrix_state import tpu
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.ssd import ssd
 from tests.pallas_kernels.linear_scan.oracle import assert_close
@@ -108,6 +109,34 @@ def test_values_and_gradients_match_the_definition(direction, groups):
 
 def test_one_group_serves_both_directions():
     check((1, 11, 4, 2), 1, "both")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("direction", "groups"), [("both", 1), ("both", 4), ("forward", 2)])
+def test_the_kernel_reads_heads_of_64_features_in_pairs(direction, groups):
+    check((1, 5, 4, 64), groups, direction, implementation="pallas_interpret")
+
+
+# The heads of values and keys, d_v and d_k.
+@pytest.mark.parametrize(
+    ("shape", "direction", "side", "fits"),
+    [
+        ((4, 1, 64, 128), "both", 2, True),
+        ((2, 1, 64, 128), "both", 1, False),
+        ((2, 2, 64, 64), "reverse", 2, True),
+        ((6, 2, 64, 128), "forward", 1, False),
+        ((1, 1, 64, 96), "forward", 1, True),
+        ((4, 4, 128, 64), "both", 2, True),
+        ((4, 2, 256, 128), "both", 1, True),
+        ((4, 2, 96, 128), "both", 1, False),
+    ],
+)
+def test_two_heads_of_64_features_fill_the_lanes(shape, direction, side, fits):
+    heads, groups, d_v, d_k = shape
+    keys, values = jnp.zeros((1, 1, groups, d_k)), jnp.zeros((1, 1, heads, d_v))
+    sequences = HeadSequences(keys, keys, values, values[..., 0], None, None)
+    assert tpu.heads_side_by_side(sequences, direction) == side
+    assert tpu.fits_lanes(sequences, direction) == fits
 
 
 @pytest.mark.slow
