@@ -149,6 +149,18 @@ def test_heads_that_do_not_divide_are_refused_for_models_with_heads(section, fie
     assert to_dict(parse_config(harmless))["model"][section].items() >= fields.items()
 
 
+def test_a_kernel_is_refused_for_decays_by_channel():
+    def change(config):
+        section = {"channel_decay": True}
+        config.model.update({"name": "gated_deltanet", "gated_deltanet": section})
+        config.model.scan_implementation = "pallas_gpu"
+
+    assert refusal(change) == (
+        "config.model.scan_implementation: found 'pallas_gpu'; allowed: xla, or empty, with "
+        "model.gated_deltanet.channel_decay, which has no kernel"
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

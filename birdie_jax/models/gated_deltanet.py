@@ -82,6 +82,9 @@ class GatedDeltaNetConfig(MatrixRecurrentConfig):
         require(derived, f"{section}.key_features", "at least 1 where a value has a single channel")
         divides = not self.key_heads or self.heads % self.key_heads == 0
         require(divides, f"{section}.key_heads", f"a divisor of {section}.heads = {self.heads}")
+        has_kernel = not self.channel_decay or config.model.scan_implementation in ("", "xla")
+        allowed = f"xla, or empty, with {section}.channel_decay, which has no kernel"
+        require(has_kernel, "model.scan_implementation", allowed)
         if config.model.bidirectional:
             keys = self.key_heads or self.heads
             paired = self.heads % 2 == 0 and (keys == 1 or keys % 2 == 0)
