@@ -82,14 +82,22 @@ class GatedDeltaNetConfig(MatrixRecurrentConfig):
         require(derived, f"{section}.key_features", "at least 1 where a value has a single channel")
         divides = not self.key_heads or self.heads % self.key_heads == 0
         require(divides, f"{section}.key_heads", f"a divisor of {section}.heads = {self.heads}")
-        has_kernel = not self.channel_decay or config.model.scan_implementation in ("", "xla")
-        allowed = f"xla, or empty, with {section}.channel_decay, which has no kernel"
-        require(has_kernel, "model.scan_implementation", allowed)
+        self._check_kernel(config.model, require)
         if config.model.bidirectional:
             keys = self.key_heads or self.heads
             paired = self.heads % 2 == 0 and (keys == 1 or keys % 2 == 0)
             allowed = "even, as are key_heads if more than one: half of the heads is read in reverse"
             require(paired, f"{section}.heads", allowed)
+
+    def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
+        """Check that the implementation of the recurrence is available for the platform and the decays."""
+        super().check_platform(model, platform, require)
+        self._check_kernel(model, require)
+
+    def _check_kernel(self, model: ModelConfig, require: Require) -> None:
+        has_kernel = not self.channel_decay or model.scan_implementation in ("", "xla")
+        allowed = f"xla, or empty, with model.{self.section}.channel_decay, which has no kernel"
+        require(has_kernel, "model.scan_implementation", allowed)
 
     @property
     def influence_problem(self) -> tuple[str, str]:
