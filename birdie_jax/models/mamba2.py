@@ -32,7 +32,8 @@ from birdie_jax.models.recurrence import Recurrence, sharded_recurrence
 from birdie_jax.models.registry import ModuleFields, register_model
 from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
 from pallas_kernels.matrix_state.layer_token import LayerState
-from pallas_kernels.ssd import read_ssd_token, ssd
+from pallas_kernels.ssd import ssd
+from pallas_kernels.ssd.ssd import read_ssd_token
 
 RATE_RANGE = (1.0, 16.0)
 # With heads of 64 x 128 and chunks of 256, products within chunks would cost three times those with states.

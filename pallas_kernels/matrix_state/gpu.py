@@ -10,18 +10,17 @@ them on the chip:
 4. `sums`, for every chunk at once: the cotangents of q, k, v, g and beta.
 
 The derivative keeps only the arguments, and runs 1 and 2 again. Every sum has a fixed order, so two runs
-agree bit for bit. JAX 0.10 and 0.11 have the Triton backend of Pallas; JAX 0.12 deprecates it.
+agree bit for bit. JAX 0.12 deprecates the Triton backend of Pallas.
 """
 
 from functools import partial
 from typing import NamedTuple, cast
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.matrix_state.gpu_passes import CHUNK, Passes
-from pallas_kernels.matrix_state.sequences import HeadSequences
+from pallas_kernels.matrix_state.sequences import HeadSequences, pad_state
 from pallas_kernels.rematerialisation import named
 
 # Triton's products have at least 16 rows and columns, and powers of two of them.
@@ -58,23 +57,7 @@ def read_sequence(
     length, _, d_v = sequences.v.shape[1:]
     d_k = sequences.k.shape[-1]
     keys, values = (max(_LEAST_FEATURES, 1 << (width - 1).bit_length()) for width in (d_k, d_v))
-
-    def padded(array: Array, features: int | None = None) -> Array:
-        missing = [(0, 0), (0, -length % CHUNK)] + [(0, 0)] * (array.ndim - 2)
-        if features:
-            missing[-1] = (0, features - array.shape[-1])
-        return jnp.pad(array, missing)
-
-    q, k, v, g, beta, resets = sequences
-    given = HeadSequences(
-        padded(q, keys),
-        padded(k, keys),
-        padded(v, values),
-        padded(g.astype(jnp.float32)),
-        None if beta is None else padded(beta.astype(jnp.float32)),
-        None if resets is None else tuple(map(padded, resets)),
-    )
-    state = jnp.pad(initial_state, [(0, 0), (0, 0), (0, keys - d_k), (0, values - d_v)])
+    given, state = sequences.padded(CHUNK, keys, values), pad_state(initial_state, keys, values)
     settings = _Settings(direction, interpret)
     o, last = cast(tuple[Array, Array], _read(settings, given, state))
     return o[:, :length, :, :d_v], last[:, :, :d_k, :d_v]

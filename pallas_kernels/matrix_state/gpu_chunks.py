@@ -1,5 +1,6 @@
 """The bodies of the kernels in `gpu`, for a chunk of one head; symbols as in `chunks`."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pallas_kernels.matrix_state.decays import LEAST_LOGARITHM
-from pallas_kernels.matrix_state.triangular import masked_inverse
+from pallas_kernels.matrix_state.triangular import masked_inverse, product, without_diagonal
 
 
 class TokenDecays(NamedTuple):
@@ -61,35 +62,11 @@ def token_decays(g: Array, reset: Array, reverse: Any) -> TokenDecays:
     )
 
 
-def product(left: Array, right: Array, dtype: Any, contracted: str = "ij,jk") -> Array:
-    """Return a product of operands cast to `dtype`, with float32 sums.
-
-    Args:
-        left: a matrix.
-        right: a matrix.
-        dtype: the type of the operands.
-        contracted: "ij,jk", "ij,kj" or "ji,jk": the axes of the operands.
-    """
-    axes = {"ij,jk": (1, 0), "ij,kj": (1, 1), "ji,jk": (0, 0)}[contracted]
-    return jax.lax.dot_general(
-        left.astype(dtype),
-        right.astype(dtype),
-        (((axes[0],), (axes[1],)), ((), ())),
-        precision="highest" if dtype == jnp.float32 else None,
-        preferred_element_type=jnp.float32,
-    )
-
-
-def without_diagonal(pairs: Array) -> Array:
-    """Set the diagonal of a matrix to zero."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, pairs.shape, axis) for axis in (0, 1))
-    return jnp.where(row == column, 0.0, pairs)
-
-
 def key_products(keys, with_beta, dtype):
     """Return Q K^T, and K K^T or None, which heads with the same keys share."""
+    dot = partial(product, dtype=dtype)
     q, k = keys
-    return product(q, k, dtype, "ij,kj"), product(k, k, dtype, "ij,kj") if with_beta else None
+    return dot("ij,kj->ik", q, k), dot("ij,kj->ik", k, k) if with_beta else None
 
 
 def prepare(products, beta, decays, dtype):
@@ -111,13 +88,14 @@ def read(state, tokens, matrices, weights, dtype):
         weights: beta or None, c, e and kept.
         dtype: the type of the operands of products.
     """
+    dot = partial(product, dtype=dtype)
     (q, k, v), (within, inverse), (beta, c, e, kept) = tokens, matrices, weights
     U = v.astype(jnp.float32)
     if beta is not None:
-        seen = c[:, None] * product(k, state, dtype)
-        U = product(inverse, beta[:, None] * (U - seen), dtype)
-    o = c[:, None] * product(q, state, dtype) + product(within, U, dtype)
-    return kept * state + product(k, e[:, None] * U, dtype, "ji,jk"), o, U
+        seen = c[:, None] * dot("ij,jk->ik", k, state)
+        U = dot("ij,jk->ik", inverse, beta[:, None] * (U - seen))
+    o = c[:, None] * dot("ij,jk->ik", q, state) + dot("ij,jk->ik", within, U)
+    return kept * state + dot("ji,jk->ik", k, e[:, None] * U), o, U
 
 
 def pull(dstate, tokens, matrices, weights, dtype):
@@ -130,13 +108,14 @@ def pull(dstate, tokens, matrices, weights, dtype):
         weights: beta or None, c, e and kept.
         dtype: the type of the operands of products.
     """
+    dot = partial(product, dtype=dtype)
     (q, k, do), (within, inverse), (beta, c, e, kept) = tokens, matrices, weights
-    dU = product(within, do, dtype, "ji,jk") + e[:, None] * product(k, dstate, dtype)
-    before = kept * dstate + product(q, c[:, None] * do.astype(jnp.float32), dtype, "ji,jk")
+    dU = dot("ji,jk->ik", within, do) + e[:, None] * dot("ij,jk->ik", k, dstate)
+    before = kept * dstate + dot("ji,jk->ik", q, c[:, None] * do.astype(jnp.float32))
     if beta is None:
         return before, dU
-    dR = product(inverse, dU, dtype, "ji,jk")
-    return before - product(k, (c * beta)[:, None] * dR, dtype, "ji,jk"), dR
+    dR = dot("ji,jk->ik", inverse, dU)
+    return before - dot("ji,jk->ik", k, (c * beta)[:, None] * dR), dR
 
 
 class ColumnSums(NamedTuple):
@@ -175,22 +154,23 @@ def column_sums(keys, columns, states, weights, dtype):
         weights: beta or None, c, e and kept.
         dtype: the type of the operands of products.
     """
+    dot = partial(product, dtype=dtype)
     (v, U, do, dR), (state, dstate), (beta, c, e, _) = columns, states, weights
     q, k = (array.astype(jnp.float32) for array in keys)
-    of_q = product(do, state, dtype, "ij,kj")
-    of_k = product(U, dstate, dtype, "ij,kj")
+    of_q = dot("ij,kj->ik", do, state)
+    of_k = dot("ij,kj->ik", U, dstate)
     dq, dk = c[:, None] * of_q, e[:, None] * of_k
     dc, de = jnp.sum(of_q * q, axis=1), jnp.sum(of_k * k, axis=1)
     dtriangle, of_states, of_values = None, None, jnp.zeros_like(dc)
     if beta is not None:
-        of_R = product(dR, state, dtype, "ij,kj")
+        of_R = dot("ij,kj->ik", dR, state)
         seen = jnp.sum(of_R * k, axis=1)
         dk -= (c * beta)[:, None] * of_R
         dc -= beta * seen
         of_values, of_states = jnp.sum(dR.astype(jnp.float32) * v.astype(jnp.float32), axis=1), -c * seen
-        dtriangle = -product(dR, U, dtype, "ij,kj")
+        dtriangle = -dot("ij,kj->ik", dR, U)
     dkept = jnp.sum(dstate.astype(jnp.float32) * state.astype(jnp.float32))
-    dwithin = product(do, U, dtype, "ij,kj")
+    dwithin = dot("ij,kj->ik", do, U)
     return ColumnSums(dq, dk, dwithin, dtriangle, dc, de, dkept, of_values, of_states)
 
 
@@ -234,9 +214,10 @@ class KeySums(NamedTuple):
 
 def key_gradients(sums, keys, dtype):
     """Return the cotangents of q and k from the sums over all heads that share them."""
+    dot = partial(product, dtype=dtype)
     q, k = keys
-    dq = sums.dq + product(sums.dscores, k, dtype)
-    dk = sums.dk + product(sums.dscores, q, dtype, "ji,jk")
+    dq = sums.dq + dot("ij,jk->ik", sums.dscores, k)
+    dk = sums.dk + dot("ji,jk->ik", sums.dscores, q)
     if sums.doverlaps is not None:
-        dk += product(sums.doverlaps, k, dtype) + product(sums.doverlaps, k, dtype, "ji,jk")
+        dk += dot("ij,jk->ik", sums.doverlaps, k) + dot("ji,jk->ik", sums.doverlaps, k)
     return dq, dk

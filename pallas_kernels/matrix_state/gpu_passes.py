@@ -1,4 +1,4 @@
-"""The four kernels of `gpu`: what each reads and writes, and the part of a program."""
+"""The four kernels of `gpu`: what each reads and writes, and the part of a mine."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,20 +20,18 @@ COLUMNS, KEY_FEATURES, WARPS = 64, 64, 8
 State = Float[Array, "batch heads d_k d_v"]
 
 
-class _Program(NamedTuple):
-    """The part of the arrays that a program computes.
+class _Head(NamedTuple):
+    """A head of the values of a row.
 
     Attributes:
-        index: the number of its chunk, or of its columns.
-        head: its head of the values.
-        row: its row of the batch.
+        row: the row of the batch.
+        head: the number of the head.
         group: its head of the keys.
-        reverse: whether it reads the sequence from its end.
+        reverse: whether it is read from the end.
     """
 
-    index: Any
-    head: Any
     row: Any
+    head: Any
     group: Any
     reverse: Any
 
@@ -75,12 +73,12 @@ class Passes:
     def prepare(self) -> dict[str, Array]:
         """Return the matrices of all chunks that do not depend on the state."""
 
-        def body(program: _Program, refs: dict[str, Any]) -> None:
-            chunk, keys = program.index, self._keys(program, refs, program.index)
-            products = gpu_chunks.key_products(keys, self.has_beta, self.dtype)
+        def body(refs: dict[str, Any], chunk: Any, group: Any, row: Any) -> None:
+            first = self._head(row, group * self.shares)
+            products = gpu_chunks.key_products(self._keys(first, refs, chunk), self.has_beta, self.dtype)
 
             def of_head(number: Any, carry: Any) -> Any:
-                mine = self._head_of_group(program, number)
+                mine = self._head(row, first.head + number)
                 decays, beta = self._decays(mine, refs, chunk)
                 found = gpu_chunks.prepare(products, beta, decays, self.dtype)
                 for name, matrix in zip(("within", "inverse"), found, strict=True):
@@ -100,26 +98,26 @@ class Passes:
     def read(self, matrices: dict[str, Array], state: State, *, keep: bool) -> dict[str, Array]:
         """Return o and the last state; if `keep`, also U and the states that enter the chunks."""
 
-        def body(program: _Program, refs: dict[str, Any]) -> None:
-            columns = self._columns(program.index)
+        def body(refs: dict[str, Any], number: Any, head: Any, row: Any) -> None:
+            columns, mine = self._columns(number), self._head(row, head)
 
             def step(count: Any, state: Array) -> Array:
-                chunk = self._in_order(program, count)
-                values = program.values(chunk, columns)
-                tokens = (*self._keys(program, refs, chunk), refs["v"][values])
+                chunk = self._in_order(mine, count)
+                values = mine.values(chunk, columns)
+                tokens = (*self._keys(mine, refs, chunk), refs["v"][values])
                 arguments = (
                     tokens,
-                    self._matrices(program, refs, chunk),
-                    self._weights(program, refs, chunk),
+                    self._matrices(mine, refs, chunk),
+                    self._weights(mine, refs, chunk),
                 )
                 left, o, U = gpu_chunks.read(state, *arguments, self.dtype)
                 refs["o"][values] = o.astype(self.dtype)
                 if keep:
                     refs["U"][values] = U.astype(self.dtype)
-                    refs["states"][program.states(chunk, columns)] = state.astype(self.dtype)
+                    refs["states"][mine.states(chunk, columns)] = state.astype(self.dtype)
                 return left
 
-            where = program.row, program.head, slice(None), columns
+            where = mine.row, mine.head, slice(None), columns
             refs["last"][where] = jax.lax.fori_loop(0, self.chunks, step, refs["state"][where])
 
         results = {"o": self.values, "last": self.last}
@@ -133,23 +131,23 @@ class Passes:
     def pull(self, matrices: dict[str, Array], do: Array, dlast: State) -> dict[str, Array]:
         """Return dR, the cotangents of the states that leave the chunks, and that of the first state."""
 
-        def body(program: _Program, refs: dict[str, Any]) -> None:
-            columns = self._columns(program.index)
+        def body(refs: dict[str, Any], number: Any, head: Any, row: Any) -> None:
+            columns, mine = self._columns(number), self._head(row, head)
 
             def step(count: Any, dstate: Array) -> Array:
-                chunk = self._in_order(program, self.chunks - 1 - count)
-                values = program.values(chunk, columns)
-                refs["dstates"][program.states(chunk, columns)] = dstate.astype(self.dtype)
-                tokens = (*self._keys(program, refs, chunk), refs["do"][values])
-                weights = self._weights(program, refs, chunk)
-                arguments = tokens, self._matrices(program, refs, chunk), weights
+                chunk = self._in_order(mine, self.chunks - 1 - count)
+                values = mine.values(chunk, columns)
+                refs["dstates"][mine.states(chunk, columns)] = dstate.astype(self.dtype)
+                tokens = (*self._keys(mine, refs, chunk), refs["do"][values])
+                weights = self._weights(mine, refs, chunk)
+                arguments = tokens, self._matrices(mine, refs, chunk), weights
                 dstate, dR = gpu_chunks.pull(dstate, *arguments, self.dtype)
                 refs["dR"][values] = dR.astype(self.dtype)
                 if "dv" in refs:
                     refs["dv"][values] = (weights[0][:, None] * dR).astype(self.dtype)
                 return dstate
 
-            where = program.row, program.head, slice(None), columns
+            where = mine.row, mine.head, slice(None), columns
             refs["dstate"][where] = jax.lax.fori_loop(0, self.chunks, step, refs["dlast"][where])
 
         results = {"dR": self.values, "dstates": self.states, "dstate": self.last}
@@ -171,15 +169,15 @@ class Passes:
         width = min(KEY_FEATURES, self.d_k)
         parts = self.d_k // width
 
-        def body(program: _Program, refs: dict[str, Any]) -> None:
-            chunk, part = jax.lax.div(program.index, parts), jax.lax.rem(program.index, parts)
+        def body(refs: dict[str, Any], number: Any, group: Any, row: Any) -> None:
+            chunk, part = jax.lax.div(number, parts), jax.lax.rem(number, parts)
             features = pl.ds(part * width, width)
-            at_keys = program.row, _tokens(chunk), program.group, features
+            at_keys = row, _tokens(chunk), group, features
             keys = refs["q"][at_keys], refs["k"][at_keys]
             products = gpu_chunks.key_products(keys, self.has_beta, self.dtype)
 
             def of_head(number: Any) -> gpu_chunks.KeySums:
-                mine = self._head_of_group(program, number)
+                mine = self._head(row, group * self.shares + number)
                 decays, beta = self._decays(mine, refs, chunk)
                 weights = beta, decays.c, decays.e, decays.kept
 
@@ -229,47 +227,43 @@ class Passes:
         dbeta = found["dbeta"].sum(axis=0) if self.has_beta else None
         return found["dq"], found["dk"], found["dg"].sum(axis=0), dbeta
 
-    def _of_head(self, index: Any, head: Any, row: Any) -> _Program:
-        """Return the program of a head of the values."""
+    def _head(self, row: Any, head: Any) -> _Head:
         reverse: Any = jnp.bool_(self.direction == "reverse")
         if self.direction == "both":
             reverse = head >= self.heads // 2
-        return _Program(index, head, row, jax.lax.div(head, self.shares), reverse)
-
-    def _head_of_group(self, program: _Program, number: Any) -> _Program:
-        return self._of_head(program.index, program.group * self.shares + number, program.row)
+        return _Head(row, head, jax.lax.div(head, self.shares), reverse)
 
     def _columns(self, number: Any) -> Any:
         return pl.ds(number * self.columns, self.columns)
 
-    def _in_order(self, program: _Program, count: Any) -> Any:
+    def _in_order(self, mine: _Head, count: Any) -> Any:
         """Return the chunk that is number `count` in reading order."""
-        return jnp.where(program.reverse, self.chunks - 1 - count, count)
+        return jnp.where(mine.reverse, self.chunks - 1 - count, count)
 
     @staticmethod
-    def _keys(program: _Program, refs: dict[str, Any], chunk: Any) -> tuple[Array, Array]:
-        q, k = (refs[name][program.row, _tokens(chunk), program.group, :] for name in ("q", "k"))
+    def _keys(mine: _Head, refs: dict[str, Any], chunk: Any) -> tuple[Array, Array]:
+        q, k = (refs[name][mine.row, _tokens(chunk), mine.group, :] for name in ("q", "k"))
         return q, k
 
     def _decays(
-        self, program: _Program, refs: dict[str, Any], chunk: Any
+        self, mine: _Head, refs: dict[str, Any], chunk: Any
     ) -> tuple[gpu_chunks.TokenDecays, Array | None]:
         """Return the decays of a chunk, and beta."""
-        numbers = program.row, _tokens(chunk), program.head
+        numbers = mine.row, _tokens(chunk), mine.head
         g, beta = refs["g"][numbers], refs["beta"][numbers] if "beta" in refs else None
         reset = jnp.zeros_like(g)
         if "reset" in refs:
-            way = jnp.where(program.reverse, 1, 0) if self.direction == "both" else 0
-            reset = refs["reset"][program.row, way, _tokens(chunk)]
-        return gpu_chunks.token_decays(g, reset, program.reverse), beta
+            way = jnp.where(mine.reverse, 1, 0) if self.direction == "both" else 0
+            reset = refs["reset"][mine.row, way, _tokens(chunk)]
+        return gpu_chunks.token_decays(g, reset, mine.reverse), beta
 
-    def _weights(self, program: _Program, refs: dict[str, Any], chunk: Any) -> tuple[Any, ...]:
-        decays, beta = self._decays(program, refs, chunk)
+    def _weights(self, mine: _Head, refs: dict[str, Any], chunk: Any) -> tuple[Any, ...]:
+        decays, beta = self._decays(mine, refs, chunk)
         return beta, decays.c, decays.e, decays.kept
 
     @staticmethod
-    def _matrices(program: _Program, refs: dict[str, Any], chunk: Any) -> tuple[Any, Any]:
-        at = program.row, program.head, chunk
+    def _matrices(mine: _Head, refs: dict[str, Any], chunk: Any) -> tuple[Any, Any]:
+        at = mine.row, mine.head, chunk
         return refs["within"][at], refs["inverse"][at] if "inverse" in refs else None
 
     def _flops(self, *, states: int = 0, values: int = 0, keys: int = 0, inverses: int = 0) -> int:
@@ -290,21 +284,21 @@ class Passes:
     def _run(  # noqa: PLR0917
         self,
         name: str,
-        body: Callable[[_Program, dict[str, Any]], None],
+        body: Callable[[dict[str, Any], Any, Any, Any], None],
         programs: tuple[int, int],
         operands: dict[str, Array],
         results: dict[str, jax.ShapeDtypeStruct],
         flops: int,
     ) -> dict[str, Array]:
-        """Run a kernel on a grid of `programs` for each row; return its results by name."""
+        """Run a kernel on a grid of `programs` for each row; return its results by name.
+
+        The body gets the operands and results by name, the two numbers of its program, and the row.
+        """
         names = [*operands, *results]
 
         def kernel(*refs: Any) -> None:
-            index, head, row = (pl.program_id(axis) for axis in range(3))
-            program = self._of_head(index, head, row)
-            if programs[1] == self.groups:
-                program = program._replace(group=head)
-            body(program, dict(zip(names, refs, strict=True)))
+            numbers = (pl.program_id(axis) for axis in range(3))
+            body(dict(zip(names, refs, strict=True)), *numbers)
 
         # Profiles show the name. JAX drops `cost_estimate` for Triton; plans read the metadata.
         kernel.__name__ = f"matrix_state_{name}"

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.matrix_state import gpu, tpu
 from pallas_kernels.matrix_state.chunks import Sequences, read_chunks
-from pallas_kernels.matrix_state.sequences import HeadSequences
+from pallas_kernels.matrix_state.sequences import HeadSequences, pad_state
 from pallas_kernels.matrix_state.token import read_token
 from pallas_kernels.rematerialisation import named
 
@@ -118,24 +118,9 @@ def _by_kernel(settings, sequences, initial_state):
     """Implement `read_sequence` with the kernel: pad the last chunk, and features to whole lanes."""
     length, _, d_v = sequences.v.shape[1:]
     d_k = sequences.k.shape[-1]
-    unit = 1 if settings.interpret or tpu.fits_lanes(sequences, settings.direction) else tpu.LANES
-
-    def padded(array, features=None):
-        missing = [(0, 0), (0, -length % settings.chunk)] + [(0, 0)] * (array.ndim - 2)
-        if features:
-            missing[-1] = (0, -features % unit)
-        return jnp.pad(array, missing)
-
-    q, k, v, g, beta, resets = sequences
-    given = HeadSequences(
-        padded(q, d_k),
-        padded(k, d_k),
-        padded(v, d_v),
-        padded(g.astype(jnp.float32)),
-        None if beta is None else padded(beta.astype(jnp.float32)),
-        None if resets is None else tuple(map(padded, resets)),
-    )
-    state = jnp.pad(initial_state, [(0, 0), (0, 0), (0, -d_k % unit), (0, -d_v % unit)])
+    fits = settings.interpret or tpu.fits_lanes(sequences, settings.direction)
+    keys, values = (width + (0 if fits else -width % tpu.LANES) for width in (d_k, d_v))
+    given, state = sequences.padded(settings.chunk, keys, values), pad_state(initial_state, keys, values)
     o, last = cast(tuple[Array, Array], _in_kernel(settings, given, state))
     return o[:, :length, :, :d_v], last[:, :, :d_k, :d_v]
 

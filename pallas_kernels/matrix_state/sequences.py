@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 
@@ -23,3 +24,31 @@ class HeadSequences(NamedTuple):
     g: Float[Array, "batch length heads *channels"]
     beta: Float[Array, "batch length heads"] | None
     resets: tuple[Bool[Array, "batch length"], ...] | None
+
+    def padded(self, chunk: int, d_k: int, d_v: int) -> "HeadSequences":
+        """Return the arguments with whole chunks of tokens and these features, g and beta in float32.
+
+        Tokens of padding leave the state unchanged, and features of padding are zero.
+        """
+
+        def pad(array: Array, features: int | None = None) -> Array:
+            missing = [(0, 0), (0, -array.shape[1] % chunk)] + [(0, 0)] * (array.ndim - 2)
+            if features is not None:
+                missing[-1] = (0, features - array.shape[-1])
+            return jnp.pad(array, missing)
+
+        return HeadSequences(
+            pad(self.q, d_k),
+            pad(self.k, d_k),
+            pad(self.v, d_v),
+            pad(self.g.astype(jnp.float32)),
+            None if self.beta is None else pad(self.beta.astype(jnp.float32)),
+            None if self.resets is None else tuple(map(pad, self.resets)),
+        )
+
+
+def pad_state(
+    state: Float[Array, "batch heads first second"], d_k: int, d_v: int
+) -> Float[Array, "batch heads d_k d_v"]:
+    """Return the state with zeros for the features of padding."""
+    return jnp.pad(state, [(0, 0), (0, 0), (0, d_k - state.shape[2]), (0, d_v - state.shape[3])])

@@ -9,8 +9,11 @@ from jax.sharding import Mesh
 
 from birdie_jax.models.axes import ROW_AXES, logical_shard_map
 
-# quick_jit.py gives test processes two devices.
-MESH = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ROW_AXES)
+
+@pytest.fixture
+def mesh(two_devices):
+    """Return a mesh whose two devices share rows."""
+    return Mesh(np.array(jax.devices()).reshape(2, 1), ROW_AXES)
 
 
 def doubled(x):
@@ -23,10 +26,10 @@ def doubled(x):
 
 
 @pytest.mark.parametrize(("rows", "of_device"), [(16, 8), (17, 17)])
-def test_a_kernel_lowers_for_any_number_of_rows(rows, of_device):
+def test_a_kernel_lowers_for_any_number_of_rows(rows, of_device, mesh):
     """JAX refuses a kernel on several devices outside of `shard_map`, also if no axis is divided."""
     x = jnp.zeros((rows, 128))
-    with jax.set_mesh(MESH):
+    with jax.set_mesh(mesh):
         mapped = logical_shard_map(doubled, (x,), in_axes=[("rows",)], out_axes=("rows",))
         text = jax.jit(mapped).trace(x).lower(lowering_platforms=("tpu",)).as_text()
     assert text.count("@tpu_custom_call") == 1
@@ -34,9 +37,9 @@ def test_a_kernel_lowers_for_any_number_of_rows(rows, of_device):
 
 
 @pytest.mark.parametrize("rows", [4, 3])
-def test_every_device_computes_what_devices_do_not_divide(rows):
+def test_every_device_computes_what_devices_do_not_divide(rows, mesh):
     x = jnp.arange(2.0 * rows).reshape(rows, 2)
-    with jax.set_mesh(MESH):
+    with jax.set_mesh(mesh):
         mapped = logical_shard_map(
             lambda x: x + x.shape[0], (x,), in_axes=[("rows", "inner")], out_axes=("rows", "inner")
         )
