@@ -5,8 +5,9 @@
 Variants: a model name, as in `--config=configs/tiny.py:gated_ssm`.
 
 The text is Python's standard library. The model learns to copy within minutes because most of the loss is
-on copying short texts, and because the tokenizer has few pieces (docs/measurements/retrieval.md). It learns
-little else. `--config.objectives.mixture=causal_lm` trains the same model on text only.
+on copying short texts, and because the tokenizer has few pieces
+(docs/measurements/retrieval_procedures.md). It learns little else.
+`--config.objectives.mixture=causal_lm` trains the same model on text only.
 docs/measurements/quickstart_and_ci.md has the time and the results of both.
 """
 

@@ -86,7 +86,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
     name: ClassVar[str]
     """The name of the study, as in `python -m studies.NAME`."""
     page: ClassVar[str]
-    """The page that --tables writes, in docs/measurements."""
+    """The page that --tables writes, in docs/measurements; see `page_of`."""
     scales: ClassVar[Mapping[str, Any]]
     """The scales by name."""
     make_run: ClassVar[Any]
@@ -134,6 +134,12 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         """Return the text of a scale without --text; None if --text is required."""
         del scale
         return None
+
+    @classmethod
+    def page_of(cls, scale: AnyScale) -> str:
+        """Return the page of a scale, in docs/measurements."""
+        del scale
+        return cls.page
 
     def folder(self, run: AnyRun) -> Path:
         """Return the folder of a run's workdirs."""
@@ -208,7 +214,7 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         parts = [*self.tables(results)]
         parts += [f"![{path.stem.replace('_', ' ')}]({path})" for path in figures]
         planned = list(self.runs())
-        missing = [f"`{run.name}`" for run in planned if run not in results]
+        missing = sum(run not in results for run in planned)
         if missing:
             command = ["python", "-m", f"studies.{self.name}", f"--scale={self.scale.name}"]
             if self.text and self.text != self.default_text(self.scale):
@@ -218,8 +224,9 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
             command.append(f"--results={self.results}")
             parts.append(
                 section(
-                    f"Not run: {len(missing)} of {len(planned)}",
-                    f"{', '.join(missing)}. This command runs them; with `--only=NAME`, one:\n\n"
+                    f"Not run: {missing} of {len(planned)}",
+                    "This command runs them; with `--list` it prints them, and with `--only=NAME` it runs "
+                    "one:\n\n"
                     f"```bash\n{shlex.join(command)}\n```",
                 )
             )
@@ -305,8 +312,7 @@ def main(
         "--list", action="store_true", help="print finished runs; for one run, what is left"
     )
     parser.add_argument("--tables", action="store_true", help="write tables and figures without running")
-    page = REPOSITORY / "docs/measurements" / study.page
-    parser.add_argument("--page", type=Path, default=page, help="page for --tables, with its figures")
+    parser.add_argument("--page", type=Path, help="page for --tables, with its figures")
     given = parser.parse_args()
     scale = study.scales[given.scale]
     text = (given.text or study.default_text(scale)) if study.has_text else ""
@@ -316,7 +322,7 @@ def main(
     chosen = study(scale, given.results, workdirs, text or "")
     try:
         if given.tables:
-            chosen.write_page(given.page)
+            chosen.write_page(given.page or REPOSITORY / "docs/measurements" / study.page_of(scale))
             return
         cache_compiled_programs()
         runs = choose_runs(chosen.runs(), given.only)

@@ -137,7 +137,7 @@ class SmallMixtures(OneTraining[Scale, Run]):
     """Compares mixtures and settings by how soon a small model copies."""
 
     name = "small_mixtures"
-    page = "retrieval.md"
+    page = "retrieval_procedures.md"
     scales = SCALES
     make_run = Run
 

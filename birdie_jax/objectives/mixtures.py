@@ -236,7 +236,7 @@ def _small_models(length: int) -> list[_Class]:
     Short texts, which leave little to search, have their own classes of copying and selective copying. A
     schedule can therefore begin with these classes (`SMALL_MODEL_STAGES`). Lengths are absolute, because
     a model can learn to find and repeat text without long rows. The shares leave causal LM about a third of
-    the loss. docs/measurements/retrieval.md has the measurements behind this choice.
+    the loss. docs/measurements/retrieval_procedures.md has the measurements behind this choice.
     """
 
     def copying(low: int, high: int) -> _Specification:
@@ -283,8 +283,8 @@ def _quickstart(length: int) -> list[_Class]:
     """Return arms that teach a model of a million parameters to copy within minutes on two cores.
 
     Most examples copy short texts, which leave little to search. The other texts are short too, so most of
-    the loss comes from copying (docs/measurements/retrieval.md, "What makes a small model copy"). Lengths
-    are absolute, as in `small_models`.
+    the loss comes from copying (docs/measurements/retrieval_procedures.md, "What makes a small model
+    copy"). Lengths are absolute, as in `small_models`.
     """
     del length
     copying = [

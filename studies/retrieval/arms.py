@@ -109,7 +109,7 @@ def scores_of(results: Results, arm: Arm, seeds: Sequence[int], measure: Measure
     """Return an arm's scores by a measure, with the questions of all its tasks in one row per seed."""
     found = []
     for task in measure.tasks:
-        of_seeds = [tasks_at(_result_of(results, arm, seed), measure.place)[task] for seed in seeds]
+        of_seeds = [tasks_at(result_of(results, arm, seed), measure.place)[task] for seed in seeds]
         scored = gather(of_seeds, measure.metric)
         found.append(Scored(scored.scores, scored.weights / scored.weights.sum()))
     return Scored(
@@ -118,7 +118,8 @@ def scores_of(results: Results, arm: Arm, seeds: Sequence[int], measure: Measure
     )
 
 
-def _result_of(results: Results, arm: Arm, seed: int) -> Mapping[str, Any]:
+def result_of(results: Results, arm: Arm, seed: int) -> Mapping[str, Any]:
+    """Return the result of an arm with a seed."""
     return next(
         result for run, result in results.items() if (run.model, run.procedure, run.seed) == (*arm, seed)
     )
@@ -128,6 +129,6 @@ def grouped_scores(results: Results, arm: Arm, measure: Measure, group: str) -> 
     """Return an arm's scores over all seeds by the value of a group; the measure has one task."""
     seeds = arms_of(results)[arm]
     (task,) = measure.tasks
-    one = tasks_at(_result_of(results, arm, seeds[0]), measure.place)[task]
-    measured = [tasks_at(_result_of(results, arm, seed), measure.place)[task] for seed in seeds]
+    one = tasks_at(result_of(results, arm, seeds[0]), measure.place)[task]
+    measured = [tasks_at(result_of(results, arm, seed), measure.place)[task] for seed in seeds]
     return by_group(gather(measured, measure.metric), one["groups"][group])

@@ -30,6 +30,7 @@ from studies.workdirs import evaluate_command, is_trained, last_step, measure, m
 
 # Shares of exact answers.
 _MILESTONES = {"half": 0.5, "nine_tenths": 0.9}
+_GRIDS_PAGE = "retrieval_procedures.md"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Retrieval(Study[Scale, Run]):
     def title(self, run: Run) -> str:
         """Return the title of a run's procedure."""
         return PROCEDURES[run.procedure].title
+
+    @classmethod
+    def page_of(cls, scale: Scale) -> str:
+        """Return the page; scales with grids of fine-tuning have their own."""
+        return cls.page if scale.has_curriculum else _GRIDS_PAGE
 
     @classmethod
     def default_text(cls, scale: Scale) -> str:

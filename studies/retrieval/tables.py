@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -16,6 +16,7 @@ from studies.retrieval.arms import (
     arms_of,
     grouped_scores,
     measures_of,
+    result_of,
     scores_of,
 )
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
@@ -73,34 +74,50 @@ def _writer(measure: Measure) -> Callable[[Interval], str]:
 
 
 def table_of_runs(results: Results) -> str:
-    """Return a table of the runs: their arm, size, loss, hours and circumstances."""
+    """Return a table with a row per arm: its seeds, size, losses, hours and circumstances."""
     rows = []
-    for run, result in results.items():
-        seconds, pretraining = result["circumstances"]["seconds"], result["pretraining"]
-        tuning = sum(value for name, value in seconds.items() if name.endswith("_tuning"))
+    for arm, seeds in arms_of(results).items():
+        of_arm = [result_of(results, arm, seed) for seed in seeds]
+        pretrainings = [result["pretraining"] for result in of_arm]
         rows.append(
             [
-                Arm(run.model, run.procedure).title,
-                str(run.seed),
-                f"{pretraining['summary']['parameters']:,}",
-                f"{pretraining['positions'] / 1e6:.2f}M",
-                _mean_over_classes(pretraining),
-                *map(hours, (seconds.get("pretraining", 0.0), tuning, seconds["measuring"])),
-                *cells_of_circumstances(result),
+                arm.title,
+                ", ".join(map(str, seeds)),
+                _different(f"{one['summary']['parameters']:,}" for one in pretrainings),
+                _different(f"{one['positions'] / 1e6:.2f}M" for one in pretrainings),
+                ", ".join(map(_mean_over_classes, pretrainings)),
+                *map(_mean_hours, zip(*map(_stage_seconds, of_arm), strict=True)),
+                *map(_different, zip(*map(cells_of_circumstances, of_arm), strict=True)),
             ]
         )
     head = [
         "arm",
-        "seed",
+        "seeds",
         "parameters",
         "tokens",
-        "final validation loss, mean over classes",
-        "hours: pre-training",
+        "final validation loss by seed, mean over classes",
+        "mean hours: pre-training",
         "fine-tuning",
         "measuring",
         "cores",
     ]
-    return rows_of_table([*head, "commit", "date"], rows)
+    return rows_of_table([*head, "commits", "dates"], rows)
+
+
+def _different(values: Iterable[str]) -> str:
+    """Return each different value once."""
+    return ", ".join(dict.fromkeys(values))
+
+
+def _stage_seconds(result: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return the seconds of pre-training, fine-tuning and measuring."""
+    seconds = result["circumstances"]["seconds"]
+    tuning = sum(value for name, value in seconds.items() if name.endswith("_tuning"))
+    return seconds.get("pretraining", 0.0), tuning, seconds["measuring"]
+
+
+def _mean_hours(seconds: Sequence[float]) -> str:
+    return hours(mean(seconds))
 
 
 def _mean_over_classes(pretraining: Mapping[str, Any]) -> str:

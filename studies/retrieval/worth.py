@@ -225,34 +225,28 @@ def median_of(times: Sequence[int | None]) -> int | None:
 def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
     measures: dict[str, Callable[[Outcome], float]] = {}
     if _have_objectives(found):
-        measures["J, nats (lower is better)"] = lambda one: one.objective
+        measures["J, nats (less is better)"] = lambda one: one.objective
     measures |= {
         "held-out text, bits a byte (less is better)": lambda one: one.bits,
-        "questions on passages, F1, points": lambda one: 100 * one.f1,
-        "tokens copied without fine-tuning, points": lambda one: 100 * one.copying,
+        "passages, F1": lambda one: 100 * one.f1,
+        "tokens copied": lambda one: 100 * one.copying,
         **{
-            f"phone book, {cell.replace('_', ' ')}, points exact": lambda one, cell=cell: (
-                100 * one.exact[cell]
-            )
+            f"{cell.replace('_', ' ')}, exact": lambda one, cell=cell: 100 * one.exact[cell]
             for cell in next(iter(found.values())).exact
         },
     }
-    rows, head = [], ["the second less the first"]
-    columns, titles = [], _titles_of(found)
+    rows, titles = [], _titles_of(found)
     for first, second in _compared(found):
-        before, after = _pairs(found, first, second)
-        if len(before) > 1:
-            head.append(f"{titles[second]} less {titles[first]} ({len(before)} seeds)")
-            columns.append((before, after))
-    if not columns:
-        return "No two arms have two seeds in common yet."
-    for title, read in measures.items():
+        pairs = list(zip(*_pairs(found, first, second), strict=True))
+        if len(pairs) < 2:
+            continue
         cells = [
-            mean_over_seeds([read(b) - read(a) for a, b in zip(*pair, strict=True)], ".3g")
-            for pair in columns
+            mean_over_seeds([read(b) - read(a) for a, b in pairs], ".3g") for read in measures.values()
         ]
-        rows.append([title, *cells])
-    return rows_of_table(head, rows)
+        rows.append([f"{titles[second]} less {titles[first]}", str(len(pairs)), *cells])
+    if not rows:
+        return "No two arms have two seeds in common yet."
+    return rows_of_table(["arms; differences in points where no unit is given", "seeds", *measures], rows)
 
 
 def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:

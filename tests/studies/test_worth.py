@@ -86,7 +86,7 @@ def test_the_page_has_runs_tests_and_figure(finished, tmp_path):
     assert f"| {arm} | 11 | 1,024 | 450, 850, 3950 | 850 | 25 | 25 | 25 | 10 | 5.0 | 2.000 |" in text
     against = f"{arm} against causal LM, read causally"
     assert f"| {against} | 2 | 850 | 3950 | 2, 2 | 0.333 | 0.500 | 1.000 |" in text
-    assert "(2 seeds)" in text
+    assert f"| {arm} less causal LM, read causally | 2 |" in text
 
 
 def test_every_seed_has_the_four_main_arms():
@@ -156,5 +156,5 @@ def test_the_verdict_compares_the_objective_of_the_bandit(tmp_path):
         "| best fixed mixture | 30 | 512 | 450, 450, 450 | 450 | 25 | 25 | 25 | 10 | 5.0 | 2.000 | 3.000 |"
         in text
     )
-    assert "best fixed mixture less equal shares of target tokens (2 seeds)" in text
-    assert "| J, nats (lower is better) | 0 (0 .. 0) |" in text
+    assert "| seeds | J, nats (less is better) |" in text
+    assert "| best fixed mixture less equal shares of target tokens | 2 | 0 (0 .. 0) |" in text
