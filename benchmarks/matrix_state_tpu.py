@@ -5,9 +5,9 @@ The script prints, for each chip, shape and pass, in bfloat16, in both direction
 - the bytes that the kernel moves, as a multiple of q, k, v and the output once in the forward pass, and of
   these with the cotangent of the output and three cotangents in the backward pass;
 - the number of whole operands copied around the kernel;
-- the cycles of a chunk in its slower direction;
-- the share of these cycles in which the matrix units could compute the chunk's products. A product of the
-  inverse takes three passes and counts as three.
+- the cycles of a token and head in the slower direction;
+- the share of these cycles in which the matrix units could compute the products. A product of the inverse
+  takes three passes and counts as three.
 
 The script requires `pip install libtpu` (launch/compilers.sh).
 """
@@ -25,11 +25,11 @@ from benchmarks.scan_tpu import CHIPS
 from pallas_kernels.matrix_state import tpu
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
-# (batch, length, heads, d_k, d_v), the tokens of a chunk, and whether the operation has beta.
+# (batch, length, heads, d_k, d_v), and whether the operation has beta.
 SHAPES = {
-    "gated_delta_rule": ((2, 2048, 4, 128, 256), 64, True),
-    "gated_delta_rule, 1.4B": ((8, 2048, 6, 256, 512), 64, True),
-    "ssd, 1.4B": ((8, 2048, 64, 128, 64), 256, False),
+    "gated_delta_rule": ((2, 2048, 4, 128, 256), True),
+    "gated_delta_rule, 1.4B": ((8, 2048, 6, 256, 512), True),
+    "ssd, 1.4B": ((8, 2048, 64, 128, 64), False),
 }
 # Multiply-adds per cycle of all matrix units of a core: four units of 128 x 128; on v6e two of 256 x 256.
 UNITS = {"v4": 4 * 128**2, "v5e": 4 * 128**2, "v5p": 4 * 128**2, "v6e": 2 * 256**2}
@@ -38,13 +38,13 @@ UNITS = {"v4": 4 * 128**2, "v5e": 4 * 128**2, "v5p": 4 * 128**2, "v6e": 2 * 256*
 def compile_pass(topology, name, pass_name):
     """Return the HLO text, the bundles, the minimum number of bytes of a pass, and the heads of a step."""
     array = tpu_programs.abstract(topology)
-    (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
+    (batch, length, heads, d_k, d_v), has_beta = SHAPES[name]
     # A model's maps write features of all heads side by side.
     keys, values = (array((batch, length, heads * width), "bfloat16") for width in (d_k, d_v))
     numbers, state = array((batch, length, heads), "float32"), array((batch, heads, d_k, d_v), "float32")
     resets = (array((batch, length), "bool"),) * 2
     sequences = HeadSequences(keys, keys, values, numbers, numbers if has_beta else None, resets)
-    options = {"direction": "both", "chunk": chunk}
+    options = {"direction": "both", "chunk": tpu.CHUNK}
     of_keys, of_values = 2 * keys.size * 2, values.size * 2
 
     def by_head(sequences):
@@ -61,11 +61,11 @@ def compile_pass(topology, name, pass_name):
         dq, dk, dv = (array.reshape(batch, length, -1) for array in found[:3])
         return dq, dk, dv, found[3:], dstate
 
-    grid = tpu.make_grid(jax.eval_shape(by_head, sequences), "both", chunk)
+    grid = tpu.make_grid(jax.eval_shape(by_head, sequences), "both", tpu.CHUNK)
     if pass_name == "forward":
         compiled = tpu_programs.compile_with_bundles(forward, sequences, state)
         return *compiled, of_keys + 2 * of_values, grid.side
-    states = array((batch, heads, grid.blocks, d_k, d_v), "float32")
+    states = array((batch, heads, grid.blocks, d_k, d_v), "bfloat16")
     compiled = tpu_programs.compile_with_bundles(backward, sequences, states, values, state)
     return *compiled, 2 * of_keys + 3 * of_values, grid.side
 
@@ -74,12 +74,12 @@ def rows(topologies, names):
     """Yield a row of the table as a dict for every chip, shape and pass."""
     for topology, name, pass_name in itertools.product(topologies, names, ("forward", "backward")):
         text, bundles, least, side = compile_pass(topology, name, pass_name)
-        (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
+        (batch, length, heads, d_k, d_v), has_beta = SHAPES[name]
         loops = [loop.cycles for loop in tpu_programs.innermost_loops(bundles)]
         # The loops of one direction, then the loops of the other, each for all heads of a grid step.
         half = len(loops) // 2
-        cycles = max(sum(loops[:half]), sum(loops[half:])) // side
-        flops = tpu.token_flops(chunk, d_k, d_v, has_beta, pass_name == "backward", passes=3) * chunk
+        cycles = max(sum(loops[:half]), sum(loops[half:])) / side / tpu.CHUNK
+        flops = tpu.token_flops(tpu.CHUNK, d_k, d_v, has_beta, pass_name == "backward", passes=3)
         chip = topology.split(":")[0]
         yield {
             "chip": chip,
@@ -101,12 +101,12 @@ def main():
     parser.add_argument("--operations", nargs="*", default=SHAPES)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
-    print("| chip | operation | pass | bytes/least | copies | cycles a chunk | matrix units |")
+    print("| chip | operation | pass | bytes/least | copies | cycles a token | matrix units |")
     print("|---|---|---|---|---|---|---|")
     found = []
     for row in rows(arguments.topologies, arguments.operations):
         found.append(row)
-        figures = f"{row['bytes']:.2f} | {row['copies']} | {row['cycles']:,} | {100 * row['share']:.0f} %"
+        figures = f"{row['bytes']:.2f} | {row['copies']} | {row['cycles']:.1f} | {100 * row['share']:.0f} %"
         print(f"| {row['chip']} | {row['operation']} | {row['pass']} | {figures} |", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(found))

@@ -56,7 +56,7 @@ def gated_delta_rule(
             of the heads in reverse).
         chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
             length. On a CPU, a chunk has at most sqrt(d_k d_v) tokens, or 16 if that is more. A
-            chunk of "pallas_gpu" has 64.
+            chunk of the TPU's kernel has 128, and one of "pallas_gpu" 64.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
             default, a TPU uses its kernel if keys and values have at least 64 features. "pallas_gpu" runs
             only when chosen by name. There is no kernel for decays by channel.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pallas_kernels.matrix_state.decays import LEAST_LOGARITHM
-from pallas_kernels.matrix_state.triangular import masked_inverse, product, without_diagonal
+from pallas_kernels.matrix_state.triangular import cast_einsum, masked_inverse, without_diagonal
 
 
 class TokenDecays(NamedTuple):
@@ -64,7 +64,7 @@ def token_decays(g: Array, reset: Array, reverse: Any) -> TokenDecays:
 
 def key_products(keys, with_beta, dtype):
     """Return Q K^T, and K K^T or None, which heads with the same keys share."""
-    dot = partial(product, dtype=dtype)
+    dot = partial(cast_einsum, dtype=dtype)
     q, k = keys
     return dot("ij,kj->ik", q, k), dot("ij,kj->ik", k, k) if with_beta else None
 
@@ -75,7 +75,7 @@ def prepare(products, beta, decays, dtype):
     if beta is None:
         return scores * decays.D, None
     A = without_diagonal(beta[:, None] * overlaps * decays.D)
-    return scores * decays.D, masked_inverse(A, exact=dtype == jnp.float32)
+    return scores * decays.D, masked_inverse(A, upper=None, exact=dtype == jnp.float32)
 
 
 def read(state, tokens, matrices, weights, dtype):
@@ -88,7 +88,7 @@ def read(state, tokens, matrices, weights, dtype):
         weights: beta or None, c, e and kept.
         dtype: the type of the operands of products.
     """
-    dot = partial(product, dtype=dtype)
+    dot = partial(cast_einsum, dtype=dtype)
     (q, k, v), (within, inverse), (beta, c, e, kept) = tokens, matrices, weights
     U = v.astype(jnp.float32)
     if beta is not None:
@@ -108,7 +108,7 @@ def pull(dstate, tokens, matrices, weights, dtype):
         weights: beta or None, c, e and kept.
         dtype: the type of the operands of products.
     """
-    dot = partial(product, dtype=dtype)
+    dot = partial(cast_einsum, dtype=dtype)
     (q, k, do), (within, inverse), (beta, c, e, kept) = tokens, matrices, weights
     dU = dot("ji,jk->ik", within, do) + e[:, None] * dot("ij,jk->ik", k, dstate)
     before = kept * dstate + dot("ji,jk->ik", q, c[:, None] * do.astype(jnp.float32))
@@ -154,7 +154,7 @@ def column_sums(keys, columns, states, weights, dtype):
         weights: beta or None, c, e and kept.
         dtype: the type of the operands of products.
     """
-    dot = partial(product, dtype=dtype)
+    dot = partial(cast_einsum, dtype=dtype)
     (v, U, do, dR), (state, dstate), (beta, c, e, _) = columns, states, weights
     q, k = (array.astype(jnp.float32) for array in keys)
     of_q = dot("ij,kj->ik", do, state)
@@ -214,7 +214,7 @@ class KeySums(NamedTuple):
 
 def key_gradients(sums, keys, dtype):
     """Return the cotangents of q and k from the sums over all heads that share them."""
-    dot = partial(product, dtype=dtype)
+    dot = partial(cast_einsum, dtype=dtype)
     q, k = keys
     dq = sums.dq + dot("ij,jk->ik", sums.dscores, k)
     dk = sums.dk + dot("ji,jk->ik", sums.dscores, q)

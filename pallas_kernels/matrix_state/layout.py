@@ -70,7 +70,8 @@ def read_sequence(
     if initial_state is None:
         initial_state = jnp.zeros((batch, heads, d_k, d_v), jnp.float32)
     initial_state = initial_state.astype(jnp.float32)
-    settings = _Settings(direction, min(chunk_size, _power_of_two(length)), False)
+    longest = _power_of_two(length)
+    chunk, of_kernel = min(chunk_size, longest), _Settings(direction, min(tpu.CHUNK, longest), False)
     if implementation not in (None, "xla"):
         if by_channel:
             raise ValueError(
@@ -78,16 +79,17 @@ def read_sequence(
             )
         if implementation == "pallas_gpu":
             return gpu.read_sequence(sequences, initial_state, direction=direction)
-        settings = settings._replace(interpret=implementation == "pallas_interpret")
-        return _by_kernel(settings, sequences, initial_state)
-    short = min(settings.chunk, _fewest_products(d_k, d_v))
+        if implementation == "pallas_interpret":
+            of_kernel = _Settings(direction, chunk, True)
+        return _by_kernel(of_kernel, sequences, initial_state)
+    of_cpu = min(chunk, _fewest_products(d_k, d_v))
     programs = {
-        "cpu": partial(_in_float32, partial(_by_chunks, direction, short)),
-        "default": partial(_by_chunks, direction, settings.chunk),
+        "cpu": partial(_in_float32, partial(_by_chunks, direction, of_cpu)),
+        "default": partial(_by_chunks, direction, chunk),
     }
-    suits = length >= chunk_size and min(d_k, d_v) >= tpu.LEAST_FEATURES and not by_channel
+    suits = length >= tpu.CHUNK and min(d_k, d_v) >= tpu.LEAST_FEATURES and not by_channel
     if implementation is None and suits:
-        programs["tpu"] = partial(_by_kernel, settings)
+        programs["tpu"] = partial(_by_kernel, of_kernel)
     return jax.lax.platform_dependent(sequences, initial_state, **programs)
 
 

@@ -22,11 +22,15 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.matrix_state.tpu_blocks import BlockRefs, backward_block, forward_block
+from pallas_kernels.matrix_state.triangular import masked_inverse_flops
 
 # The limit for a grid step of the gradient: the states of its chunks, and double-buffered blocks. A TPU v4
 # has 16 MiB.
 MAX_BYTES = 12 << 20
 MAX_CHUNKS = 16
+# The tokens of a chunk, as many as a matrix unit has rows: with fewer, products of keys and values, summed
+# over the tokens, leave a part of the unit idle.
+CHUNK = 128
 # For narrower heads, most of a kernel's tiles would be padding.
 LEAST_FEATURES = 64
 LANES = 128
@@ -105,7 +109,9 @@ def forward(
     Float[Array, "batch heads d_k d_v"],
     Float[Array, "batch heads blocks d_k d_v"],
 ]:
-    """Return the outputs, and in float32 the last state and the state that enters each block.
+    """Return the outputs, the float32 state after them, and the state that enters each block.
+
+    The outputs and the states that enter blocks have the dtype of v.
 
     Args:
         sequences: the arguments; the length is a multiple of `chunk`, and g and beta are float32.
@@ -123,7 +129,7 @@ def forward(
         [
             ("value", call.values, sequences.v.dtype),
             ("state", state.shape, jnp.float32),
-            ("boundary", blocks, jnp.float32),
+            ("boundary", blocks, sequences.v.dtype),
         ],
         [pltpu.VMEM((grid.side, *state.shape[2:]), jnp.float32)],
         interpret,
@@ -300,5 +306,5 @@ def token_flops(chunk: int, d_k: int, d_v: int, has_beta: bool, backward: bool, 
         states, keys, values = (9, 8, 7) if has_beta else (6, 5, 3)
     else:
         states, keys, values = (3, 2, 2) if has_beta else (2, 1, 1)
-    inverse = passes * 2 * (chunk.bit_length() - 2) * 2 * chunk**2 if has_beta else 0
+    inverse = masked_inverse_flops(chunk, passes) // chunk if has_beta else 0
     return states * of_states + keys * of_keys + values * of_values + inverse

@@ -63,13 +63,13 @@ def _read(state, tokens, rows, inverse, *, reverse):
 def forward_block(grid, refs, *, reverse):
     """Read a block of tokens of a step's heads, chunk after chunk."""
     state, o, last, boundary, carried = refs.others
-    inverse = functools.partial(masked_inverse, exact=o.dtype == jnp.float32)
+    inverse = functools.partial(masked_inverse, upper=reverse, exact=o.dtype == jnp.float32)
 
     @pl.when(pl.program_id(2) == 0)
     def _():
         carried[...] = state[0]
 
-    boundary[0, :, 0] = carried[...]
+    boundary[0, :, 0] = carried[...].astype(boundary.dtype)
 
     def step(count, _):
         number = grid.chunks - 1 - count if reverse else count
@@ -102,7 +102,7 @@ def backward_block(grid, refs, *, reverse):
         entering[count, head] = state
 
         def keep(A):
-            inverses[0][count, head] = masked_inverse(A, exact=exact)
+            inverses[0][count, head] = masked_inverse(A, upper=reverse, exact=exact)
             return inverses[0][count, head]
 
         tokens, rows = refs.tokens(grid, number, head), refs.rows(number, head)
@@ -135,6 +135,7 @@ def backward_block(grid, refs, *, reverse):
 
     # One head after the other: two at once need more registers than there are.
     for head in range(grid.side):
-        jax.lax.fori_loop(0, grid.chunks, functools.partial(keep_entering, head), boundary[0, head, 0])
+        first = boundary[0, head, 0].astype(jnp.float32)
+        jax.lax.fori_loop(0, grid.chunks, functools.partial(keep_entering, head), first)
         jax.lax.fori_loop(0, grid.chunks, functools.partial(pull, head), 0)
     dstate[0] = carried[...]

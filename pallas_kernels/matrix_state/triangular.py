@@ -5,9 +5,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 Matrices = Float[Array, "batch rows rows"]
+
+# Fewer rows are a part of a tile of a TPU.
+TILE_ROWS = 8
 
 _product = partial(jnp.einsum, precision="highest")
 
@@ -82,39 +85,109 @@ def without_diagonal(pairs: Float[Array, "rows rows"]) -> Float[Array, "rows row
     return jnp.where(row == column, 0.0, pairs)
 
 
-def product(equation: str, *operands: Array, dtype: jnp.dtype) -> Array:
-    """Compute an einsum of operands cast to `dtype`, with float32 sums."""
-    precision = "highest" if dtype == jnp.float32 else None
+def cast_einsum(equation: str, left: Array, right: Array, *, dtype: jnp.dtype) -> Array:
+    """Compute an einsum of two operands cast to `dtype`, with float32 sums."""
     return jnp.einsum(
         equation,
-        *(operand.astype(dtype) for operand in operands),
+        left.astype(dtype),
+        right.astype(dtype),
         preferred_element_type=jnp.float32,
-        precision=precision,
+        precision="highest" if dtype == jnp.float32 else None,
     )
 
 
-def masked_inverse(A: Float[Array, "rows rows"], *, exact: bool = True) -> Float[Array, "rows rows"]:
-    """Return (I + A)^-1 of a strictly triangular A, lower or upper, with products of whole matrices.
+def product(equation: str, left: Array, right: Array, *, dtype: jnp.dtype) -> Array:
+    """Compute `cast_einsum`; the products of its derivative cast their operands too.
 
-    The algorithm merges blocks like `unit_lower_inverse`, without the small blocks that do not suit a
-    kernel. With X the inverses of the diagonal blocks of one size, and A' the entries of A that join two
-    of them, the next X is X - X A' X.
+    JAX's derivative would multiply the float32 cotangent, which takes a TPU twice the cycles.
+    """
+    return _product_in(equation, dtype, left, right)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _product_in(equation, dtype, left, right):
+    return cast_einsum(equation, left, right, dtype=dtype)
+
+
+def _product_forward(equation, dtype, left, right):
+    return cast_einsum(equation, left, right, dtype=dtype), (left, right)
+
+
+def _product_backward(equation, dtype, operands, cotangent):
+    left, right = operands
+    of_operands, of_result = equation.split("->")
+    of_left, of_right = of_operands.split(",")
+    dleft = cast_einsum(f"{of_result},{of_right}->{of_left}", cotangent, right, dtype=dtype)
+    dright = cast_einsum(f"{of_left},{of_result}->{of_right}", left, cotangent, dtype=dtype)
+    return dleft.astype(left.dtype), dright.astype(right.dtype)
+
+
+_product_in.defvjp(_product_forward, _product_backward)
+
+
+def masked_inverse(
+    A: Float[Array, "rows rows"], *, upper: bool | None, exact: bool
+) -> Float[Array, "rows rows"]:
+    """Return (I + A)^-1 of a strictly triangular A, with products that suit a kernel.
+
+    The algorithm merges blocks like `unit_lower_inverse`. With X the inverses of the diagonal blocks of one
+    size, and A' the entries of A that join two of them, the next X is X - X A' X. X A' has the entries of
+    X A at the places of A'. Of each pair of blocks, only rows of the second change, or of the first if A is
+    upper triangular.
 
     Args:
         A: the matrix; its side is a power of two.
+        upper: whether A is upper triangular. If None, A can be either, and products have all rows, for
+            kernels that cannot take some.
         exact: whether the products have float32 precision, which takes six passes of bfloat16. Otherwise
             they take three passes and have an error of about 1e-5.
     """
     side = A.shape[0]
     row, column = (jax.lax.broadcasted_iota(jnp.int32, A.shape, axis) for axis in (0, 1))
-    X = jnp.where(row == column, 1.0, 0.0)
     multiply = _multiply_exactly if exact else _multiply_in_three
-    for level in range(side.bit_length() - 1):
-        pair = jax.lax.shift_right_logical(row, level + 1) == jax.lax.shift_right_logical(column, level + 1)
-        apart = jax.lax.shift_right_logical(row, level) != jax.lax.shift_right_logical(column, level)
-        joining = jnp.where(pair & apart, A, 0.0)
-        X -= joining if level == 0 else multiply(multiply(X, joining), X)
+    X = jnp.where(row == column, 1.0, jnp.where(_block(row, 1) == _block(column, 1), -A, 0.0))
+    for level in range(1, side.bit_length() - 1):
+        size = 1 << level
+        changing, merge = _all_rows if upper is None or size < TILE_ROWS else _rows_of(side, size, upper)
+        joins = _block(changing(row), level) ^ 1 == _block(changing(column), level)
+        Y = changing(X)
+        X = merge(X, Y - multiply(jnp.where(joins, multiply(Y, A), 0.0), X))
     return X
+
+
+def masked_inverse_flops(side: int, passes: int) -> int:
+    """Return the FLOPs of `masked_inverse` of a matrix that is known to be lower or upper triangular."""
+    sizes = [1 << level for level in range(1, side.bit_length() - 1)]
+    rows = sum(side if size < TILE_ROWS else side // 2 for size in sizes)
+    return passes * 2 * 2 * rows * side**2
+
+
+def _block(index: Int[Array, "rows columns"], level: int) -> Int[Array, "rows columns"]:
+    """Return the number of the block of 2^level rows or columns."""
+    return jax.lax.shift_right_logical(index, level)
+
+
+_all_rows = (lambda array: array, lambda array, changed: changed)
+
+
+def _rows_of(side: int, size: int, upper: bool) -> tuple[Callable[..., Array], Callable[..., Array]]:
+    """Return a function that takes the changing rows of a matrix, and one that puts them back.
+
+    Of each pair of blocks of `size` rows, the second changes, or the first if `upper`.
+    """
+
+    def blocks(array: Array, start: int) -> list[Array]:
+        return [array[row : row + size] for row in range(start, side, 2 * size)]
+
+    def changing(array: Array) -> Array:
+        return jnp.concatenate(blocks(array, 0 if upper else size))
+
+    def merge(array: Array, changed: Array) -> Array:
+        new, old = jnp.split(changed, side // (2 * size)), blocks(array, size if upper else 0)
+        pairs = zip(new, old, strict=True) if upper else zip(old, new, strict=True)
+        return jnp.concatenate([block for pair in pairs for block in pair])
+
+    return changing, merge
 
 
 _multiply_exactly = partial(

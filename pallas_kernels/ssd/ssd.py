@@ -59,7 +59,7 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
             of the heads in reverse).
         chunk_size: the largest number of tokens of a chunk, a power of two; the sequence can have any
             length. On a CPU, a chunk has at most sqrt(N P) tokens, or 16 if that is more. A chunk
-            of "pallas_gpu" has 64.
+            of the TPU's kernel has 128, and one of "pallas_gpu" 64.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
             default, a TPU uses its kernel if P and N are at least 64. "pallas_gpu" runs only when chosen
             by name.

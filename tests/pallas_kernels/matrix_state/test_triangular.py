@@ -1,12 +1,14 @@
 """The inverse of a chunk's triangular matrix, for keys on which other algorithms fail."""
 
+import re
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.matrix_state.triangular import masked_inverse, unit_lower_inverse
+from pallas_kernels.matrix_state.triangular import masked_inverse, product, unit_lower_inverse
 from tests.quick_jit import quick_jit
 
 SIDE = 64
@@ -41,16 +43,34 @@ def test_the_inverse_matches_float64(cosine, decay):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("some_rows", [True, False])
 @pytest.mark.parametrize("cosine", [0.0, 0.8, 1.0])
-def test_the_masked_inverse_matches_float64(cosine):
-    """Check lower and upper triangular matrices."""
+def test_the_masked_inverse_matches_float64(cosine, some_rows):
+    """Check lower and upper triangular matrices, with the rows that change and with all."""
     A = triangle(cosine, 1.0)
     expected = np.linalg.inv(np.eye(SIDE) + A)
-    invert = quick_jit(masked_inverse)
-    np.testing.assert_allclose(invert(jnp.asarray(A, jnp.float32)), expected, atol=1e-6)
-    np.testing.assert_allclose(invert(jnp.asarray(A.T, jnp.float32)), expected.T, atol=1e-6)
-    in_three = quick_jit(partial(masked_inverse, exact=False))
-    np.testing.assert_allclose(in_three(jnp.asarray(A, jnp.float32)), expected, atol=3e-5)
+
+    def check(upper, exact, tolerance):
+        invert = partial(masked_inverse, upper=upper if some_rows else None, exact=exact)
+        turned, inverse = (A.T, expected.T) if upper else (A, expected)
+        found = quick_jit(invert)(jnp.asarray(turned, jnp.float32))
+        np.testing.assert_allclose(found, inverse, atol=tolerance)
+
+    check(False, True, 1e-6)
+    check(True, True, 1e-6)
+    check(False, False, 3e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_of_derivatives_have_operands_of_the_dtype(dtype):
+    left, right = jnp.ones((4, 8)), jnp.ones((8, 2), dtype)
+
+    def total(left, right):
+        return jnp.sum(product("ij,jk->ik", left, right, dtype=jnp.dtype(dtype)) ** 2)
+
+    text = jax.jit(jax.grad(total, argnums=(0, 1))).lower(left, right).as_text()
+    operands = re.findall(r"dot_general .*: \(tensor<\w+x(\w+)>, tensor<\w+x(\w+)>\)", text)
+    assert operands == [({"float32": "f32", "bfloat16": "bf16"}[dtype],) * 2] * 3
 
 
 def test_doubling_fails_on_similar_keys():
