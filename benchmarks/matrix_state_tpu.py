@@ -22,34 +22,35 @@ from pathlib import Path
 import jax
 
 from benchmarks.scan_tpu import CHIPS
-from pallas_kernels.matrix_state import tpu
+from pallas_kernels.matrix_state import tpu, tpu_grid
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
-# (batch, length, heads, d_k, d_v), and whether the operation has beta.
+# (batch, length, heads of the keys, heads, d_k, d_v), and whether the operation has beta.
 SHAPES = {
-    "gated_delta_rule": ((2, 2048, 4, 128, 256), True),
-    "gated_delta_rule, 1.4B": ((8, 2048, 6, 256, 512), True),
-    "ssd, 1.4B": ((8, 2048, 64, 128, 64), False),
+    "gated_delta_rule": ((2, 2048, 4, 4, 128, 256), True),
+    "gated_delta_rule, 1.4B": ((8, 2048, 6, 6, 256, 512), True),
+    "ssd, 1.4B": ((8, 2048, 1, 64, 128, 64), False),
 }
 # Multiply-adds per cycle of all matrix units of a core: four units of 128 x 128; on v6e two of 256 x 256.
 UNITS = {"v4": 4 * 128**2, "v5e": 4 * 128**2, "v5p": 4 * 128**2, "v6e": 2 * 256**2}
 
 
 def compile_pass(topology, name, pass_name):
-    """Return the HLO text, the bundles, the minimum number of bytes of a pass, and the heads of a step."""
+    """Return the HLO text, the bundles, the minimum number of bytes of a pass, and the grid."""
     array = tpu_programs.abstract(topology)
-    (batch, length, heads, d_k, d_v), has_beta = SHAPES[name]
+    (batch, length, groups, heads, d_k, d_v), has_beta = SHAPES[name]
     # A model's maps write features of all heads side by side.
-    keys, values = (array((batch, length, heads * width), "bfloat16") for width in (d_k, d_v))
+    widths = groups * d_k, heads * d_v
+    keys, values = (array((batch, length, width), "bfloat16") for width in widths)
     numbers, state = array((batch, length, heads), "float32"), array((batch, heads, d_k, d_v), "float32")
     resets = (array((batch, length), "bool"),) * 2
     sequences = HeadSequences(keys, keys, values, numbers, numbers if has_beta else None, resets)
-    options = {"direction": "both", "chunk": tpu.CHUNK}
+    options = {"direction": "both", "chunk": tpu_grid.CHUNK}
     of_keys, of_values = 2 * keys.size * 2, values.size * 2
 
     def by_head(sequences):
-        q, k, v = (array.reshape(batch, length, heads, -1) for array in sequences[:3])
-        return sequences._replace(q=q, k=k, v=v)
+        q, k = (array.reshape(batch, length, groups, -1) for array in sequences[:2])
+        return sequences._replace(q=q, k=k, v=sequences.v.reshape(batch, length, heads, -1))
 
     def forward(sequences, state):
         o, *states = tpu.forward(by_head(sequences), state, **options)
@@ -61,25 +62,26 @@ def compile_pass(topology, name, pass_name):
         dq, dk, dv = (array.reshape(batch, length, -1) for array in found[:3])
         return dq, dk, dv, found[3:], dstate
 
-    grid = tpu.make_grid(jax.eval_shape(by_head, sequences), "both", tpu.CHUNK)
+    grid = tpu_grid.make_grid(jax.eval_shape(by_head, sequences), "both", tpu_grid.CHUNK)
     if pass_name == "forward":
         compiled = tpu_programs.compile_with_bundles(forward, sequences, state)
-        return *compiled, of_keys + 2 * of_values, grid.side
-    states = array((batch, heads, grid.blocks, d_k, d_v), "bfloat16")
+        return *compiled, of_keys + 2 * of_values, grid
+    of_blocks = jax.eval_shape(forward, sequences, state)[2]
+    states = array(of_blocks.shape, of_blocks.dtype)
     compiled = tpu_programs.compile_with_bundles(backward, sequences, states, values, state)
-    return *compiled, 2 * of_keys + 3 * of_values, grid.side
+    return *compiled, 2 * of_keys + 3 * of_values, grid
 
 
 def rows(topologies, names):
     """Yield a row of the table as a dict for every chip, shape and pass."""
     for topology, name, pass_name in itertools.product(topologies, names, ("forward", "backward")):
-        text, bundles, least, side = compile_pass(topology, name, pass_name)
-        (batch, length, heads, d_k, d_v), has_beta = SHAPES[name]
+        text, bundles, least, grid = compile_pass(topology, name, pass_name)
+        (batch, length, _, heads, d_k, d_v), has_beta = SHAPES[name]
         loops = [loop.cycles for loop in tpu_programs.innermost_loops(bundles)]
         # The loops of one direction, then the loops of the other, each for all heads of a grid step.
         half = len(loops) // 2
-        cycles = max(sum(loops[:half]), sum(loops[half:])) / side / tpu.CHUNK
-        flops = tpu.token_flops(tpu.CHUNK, d_k, d_v, has_beta, pass_name == "backward", passes=3)
+        cycles = max(sum(loops[:half]), sum(loops[half:])) / grid.side / grid.chunk
+        flops = tpu.token_flops(grid, has_beta=has_beta, backward=pass_name == "backward", passes=3)
         chip = topology.split(":")[0]
         yield {
             "chip": chip,

@@ -26,10 +26,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.matrix_state.decays import ChunkDecays, channel_decays, head_decays
+from pallas_kernels.matrix_state.decays import (
+    ChannelDecays,
+    ChunkDecays,
+    HeadDecays,
+    channel_decays,
+    head_decays,
+)
 from pallas_kernels.matrix_state.triangular import (
     Inverse,
-    product,
     solve,
     unit_lower_inverse,
     without_diagonal,
@@ -91,11 +96,10 @@ def read_with(
     dtype = v.dtype
     U = v.astype(jnp.float32)
     if beta is not None:
-        A = beta * without_diagonal(decays.products(k, k, dtype))
+        A = beta * without_diagonal(cast(HeadDecays | ChannelDecays, decays).products(k, k, dtype))
         inverted = jax.lax.stop_gradient(inverse(A))
         U = cast(Array, solve(dtype, inverted, A, beta * (U - decays.read(k, state, dtype))))
-    within = product("ij,jv->iv", decays.products(q, k, dtype), U, dtype=dtype)
-    o = decays.read(q, state, dtype) + within
+    o = decays.read(q, state, dtype) + decays.mix(q, k, U, dtype)
     return decays.write(k, U, state, dtype), o.astype(dtype)
 
 

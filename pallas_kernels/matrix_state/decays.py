@@ -1,5 +1,6 @@
 """The decays of a chunk of one head, per head or per channel of the keys, with resets."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -38,6 +39,10 @@ class HeadDecays(NamedTuple):
         """Return a_i . k_j, decayed from j to i; zero above the diagonal."""
         return product("id,jd->ij", a, k, dtype=dtype) * self.D
 
+    def mix(self, a: Keys, k: Keys, U: Values, dtype: jnp.dtype) -> Values:
+        """Return what `a` reads of the values that the chunk writes, decayed up to each token."""
+        return product("ij,jv->iv", self.products(a, k, dtype), U, dtype=dtype)
+
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
         return self.c * product("id,dv->iv", a, state, dtype=dtype)
@@ -45,6 +50,43 @@ class HeadDecays(NamedTuple):
     def write(self, k: Keys, U: Values, state: State, dtype: jnp.dtype) -> State:
         """Return the leaving state."""
         return self.kept * state + product("jd,jv->dv", k, self.e * U, dtype=dtype)
+
+
+class HeadsDecays(NamedTuple):
+    """Decays of several heads with the same keys, whose values are side by side; as in `HeadDecays`.
+
+    Attributes:
+        heads: the decays of each head.
+    """
+
+    heads: tuple[HeadDecays, ...]
+
+    def _side_by_side(self, arrays: Sequence[Array], width: int) -> Array:
+        """Return the array of each head in its features, of `width` in all; arrays can have one column."""
+        feature, of_head = jax.lax.broadcasted_iota(jnp.int32, (1, width), 1), width // len(arrays)
+        found = arrays[0]
+        for number, array in enumerate(arrays[1:], 1):
+            found = jnp.where(feature < number * of_head, found, array)
+        return found
+
+    def mix(self, a: Keys, k: Keys, U: Values, dtype: jnp.dtype) -> Values:
+        """Return what `a` reads of the values that the chunk writes, decayed up to each token."""
+        scores = product("id,jd->ij", a, k, dtype=dtype)
+        of_heads = [product("ij,jv->iv", scores * one.D, U, dtype=dtype) for one in self.heads]
+        return self._side_by_side(of_heads, U.shape[1])
+
+    def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
+        """Return what `a` reads of the entering state, decayed up to each token."""
+        c = self._side_by_side([one.c for one in self.heads], state.shape[1])
+        return c * product("id,dv->iv", a, state, dtype=dtype)
+
+    def write(self, k: Keys, U: Values, state: State, dtype: jnp.dtype) -> State:
+        """Return the leaving state."""
+        e, kept = (
+            self._side_by_side([getattr(one, name) for one in self.heads], U.shape[1])
+            for name in ("e", "kept")
+        )
+        return kept * state + product("jd,jv->dv", k, e * U, dtype=dtype)
 
 
 class ChannelDecays(NamedTuple):
@@ -69,6 +111,10 @@ class ChannelDecays(NamedTuple):
         a, k, G = (array.astype(jnp.float32)[None] for array in (a, k, self.G))
         return jnp.where(self.same, _channel_products(a, k, G, dtype)[0], 0.0)
 
+    def mix(self, a: Keys, k: Keys, U: Values, dtype: jnp.dtype) -> Values:
+        """Return what `a` reads of the values that the chunk writes, decayed up to each token."""
+        return product("ij,jv->iv", self.products(a, k, dtype), U, dtype=dtype)
+
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
         return product("id,dv->iv", a * self.c, state, dtype=dtype)
@@ -78,7 +124,7 @@ class ChannelDecays(NamedTuple):
         return self.kept * state + product("jd,jv->dv", k * self.e, U, dtype=dtype)
 
 
-ChunkDecays = HeadDecays | ChannelDecays
+ChunkDecays = HeadDecays | HeadsDecays | ChannelDecays
 
 
 def head_decays(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.matrix_state import token_tpu, tpu
+from pallas_kernels.matrix_state import token_tpu, tpu_grid
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.matrix_state.token import read_token
 
@@ -37,7 +37,7 @@ def read_layer_token(
     by_kernel, by_slices = partial(_by_kernel, keys_last), partial(_by_slices, keys_last)
     programs = {"default": by_slices}
     of_row = state.states[0, 0]
-    if min(of_row.shape[1:]) >= tpu.LEAST_FEATURES and of_row.nbytes <= token_tpu.MAX_STATE_BYTES:
+    if min(of_row.shape[1:]) >= tpu_grid.LEAST_FEATURES and of_row.nbytes <= token_tpu.MAX_STATE_BYTES:
         programs["tpu"] = by_kernel
     if implementation is not None:
         chosen = partial(by_kernel, interpret=implementation == "pallas_interpret")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.matrix_state import gpu, tpu
+from pallas_kernels.matrix_state import gpu, tpu, tpu_grid
 from pallas_kernels.matrix_state.chunks import Sequences, read_chunks
 from pallas_kernels.matrix_state.sequences import HeadSequences, pad_state
 from pallas_kernels.matrix_state.token import read_token
@@ -71,7 +71,7 @@ def read_sequence(
         initial_state = jnp.zeros((batch, heads, d_k, d_v), jnp.float32)
     initial_state = initial_state.astype(jnp.float32)
     longest = _power_of_two(length)
-    chunk, of_kernel = min(chunk_size, longest), _Settings(direction, min(tpu.CHUNK, longest), False)
+    chunk, of_kernel = min(chunk_size, longest), _Settings(direction, min(tpu_grid.CHUNK, longest), False)
     if implementation not in (None, "xla"):
         if by_channel:
             raise ValueError(
@@ -87,7 +87,7 @@ def read_sequence(
         "cpu": partial(_in_float32, partial(_by_chunks, direction, of_cpu)),
         "default": partial(_by_chunks, direction, chunk),
     }
-    suits = length >= tpu.CHUNK and min(d_k, d_v) >= tpu.LEAST_FEATURES and not by_channel
+    suits = length >= tpu_grid.CHUNK and min(d_k, d_v) >= tpu_grid.LEAST_FEATURES and not by_channel
     if implementation is None and suits:
         programs["tpu"] = partial(_by_kernel, of_kernel)
     return jax.lax.platform_dependent(sequences, initial_state, **programs)
@@ -120,8 +120,8 @@ def _by_kernel(settings, sequences, initial_state):
     """Implement `read_sequence` with the kernel: pad the last chunk, and features to whole lanes."""
     length, _, d_v = sequences.v.shape[1:]
     d_k = sequences.k.shape[-1]
-    fits = settings.interpret or tpu.fits_lanes(sequences, settings.direction)
-    keys, values = (width + (0 if fits else -width % tpu.LANES) for width in (d_k, d_v))
+    fits = settings.interpret or tpu_grid.fits_lanes(sequences, settings.direction)
+    keys, values = (width + (0 if fits else -width % tpu_grid.LANES) for width in (d_k, d_v))
     given, state = sequences.padded(settings.chunk, keys, values), pad_state(initial_state, keys, values)
     o, last = cast(tuple[Array, Array], _in_kernel(settings, given, state))
     return o[:, :length, :, :d_v], last[:, :, :d_k, :d_v]

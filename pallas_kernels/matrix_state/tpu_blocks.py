@@ -1,6 +1,7 @@
 """The body of the kernels in `tpu`: one block of one head's tokens."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from pallas_kernels.matrix_state.chunks import read_with
-from pallas_kernels.matrix_state.decays import head_decays
+from pallas_kernels.matrix_state.decays import HeadsDecays, head_decays
 from pallas_kernels.matrix_state.triangular import masked_inverse
 
 
@@ -21,21 +22,53 @@ class BlockRefs:
         self.named = dict(zip(named, refs, strict=False))
         self.others = refs[len(named) :]
 
-    def tokens(self, grid: Any, number: Any, head: int) -> tuple[Array, Array, Array]:
-        """Return q, k and v of a chunk of one of the step's heads."""
+    def tokens(self, grid: Any, number: Any, unit: int) -> tuple[Array, Array, Array]:
+        """Return q, k and v of a chunk of one of the step's units."""
         where = chunk_tokens(grid, number)
-        of_keys = lanes(grid.d_k, head if grid.shares == 1 else 0)
+        of_keys = lanes(grid.d_k, unit if grid.shares == 1 else 0)
         q, k = (self.named[name][0, where, of_keys] for name in ("q", "k"))
-        return q, k, self.named["v"][0, where, lanes(grid.d_v, head)]
+        return q, k, self.named["v"][0, where, lanes(grid.width, unit)]
 
-    def rows(self, number: Any, head: int) -> tuple[Array, Array | None, Array | None]:
-        """Return g, beta and the resets of a chunk of a head, each [1, tokens], or None."""
+    def rows(
+        self, grid: Any, number: Any, unit: int
+    ) -> tuple[tuple[Array, ...], Array | None, Array | None]:
+        """Return g of a chunk of each head of a unit, beta, and the resets, each [1, tokens], or None."""
 
-        def row(name: str) -> Array:
-            return self.named[name][0, 0 if name == "reset" else head, 0, pl.ds(number, 1), :]
+        def row(name: str, head: int) -> Array:
+            return self.named[name][0, head, 0, pl.ds(number, 1), :]
 
-        beta, reset = (row(name) if name in self.named else None for name in ("beta", "reset"))
-        return row("g"), beta, reset
+        beta = row("beta", unit) if "beta" in self.named else None
+        reset = row("reset", 0) if "reset" in self.named else None
+        return tuple(row("g", head) for head in heads_of(grid, unit)), beta, reset
+
+
+def own_states(grid: Any) -> Any:
+    """Return the places of the states of this grid step among those of its set."""
+    return pl.ds(pl.program_id(3) * grid.units, grid.units)
+
+
+def _places(grid: Any) -> Iterator[tuple[int, Any, slice]]:
+    """Yield each head of this grid step, the place of its unit's state, and its lanes there."""
+    for unit in range(grid.units):
+        for place, head in enumerate(heads_of(grid, unit)):
+            yield head, own_states(grid).start + unit, lanes(grid.d_v, place)
+
+
+def take_states(grid: Any, carried: Any, first: Any) -> Any:
+    """Set the states of this grid step at the first block; return their places."""
+
+    @pl.when(pl.program_id(2) == 0)
+    def _():
+        for head, unit, of_head in _places(grid):
+            carried[unit, :, of_head] = first[0, head]
+
+    return own_states(grid)
+
+
+def give_states(grid: Any, carried: Any, last: Any) -> None:
+    """Write the states of this grid step by head."""
+    for head, unit, of_head in _places(grid):
+        last[0, head] = carried[unit, :, of_head]
 
 
 def chunk_tokens(grid: Any, number: Any) -> Any:
@@ -43,15 +76,23 @@ def chunk_tokens(grid: Any, number: Any) -> Any:
     return pl.ds(pl.multiple_of(number * grid.chunk, grid.chunk), grid.chunk)
 
 
-def lanes(width: int, head: int) -> slice:
-    """Return the lanes of one of the step's heads."""
-    return slice(head * width, (head + 1) * width)
+def heads_of(grid: Any, unit: int) -> range:
+    """Return the heads of one of the step's units."""
+    count = grid.side // grid.units
+    return range(unit * count, (unit + 1) * count)
 
 
-def _read(state, tokens, rows, inverse, *, reverse):
-    """Return the state after a chunk and the output of its tokens; `rows` are g, beta and the resets."""
-    g, beta, reset = rows
-    decays = head_decays(g, None if reset is None else reset > 0.5, reverse=reverse)
+def lanes(width: int, unit: int) -> slice:
+    """Return the lanes of one of the step's units."""
+    return slice(unit * width, (unit + 1) * width)
+
+
+def read_unit(state, tokens, rows, inverse, *, reverse):
+    """Return the state after a chunk and the output of its tokens; `rows` are those of `BlockRefs`."""
+    of_heads, beta, reset = rows
+    reset = None if reset is None else reset > 0.5
+    each = [head_decays(g, reset, reverse=reverse) for g in of_heads]
+    decays = each[0] if len(each) == 1 else HeadsDecays(tuple(each))
     column = None
     if beta is not None:
         length = beta.shape[1]
@@ -65,22 +106,20 @@ def forward_block(grid, refs, *, reverse):
     state, o, last, boundary, carried = refs.others
     inverse = functools.partial(masked_inverse, upper=reverse, exact=o.dtype == jnp.float32)
 
-    @pl.when(pl.program_id(2) == 0)
-    def _():
-        carried[...] = state[0]
-
-    boundary[0, :, 0] = carried[...].astype(boundary.dtype)
+    own = take_states(grid, carried, state)
+    boundary[0, :, 0] = carried[own].astype(boundary.dtype)
 
     def step(count, _):
         number = grid.chunks - 1 - count if reverse else count
-        for head in range(grid.side):
-            tokens, rows = refs.tokens(grid, number, head), refs.rows(number, head)
-            carried[head], read = _read(carried[head], tokens, rows, inverse, reverse=reverse)
-            o[0, chunk_tokens(grid, number), lanes(grid.d_v, head)] = read
+        for unit in range(grid.units):
+            tokens, rows = refs.tokens(grid, number, unit), refs.rows(grid, number, unit)
+            at = own.start + unit
+            carried[at], read = read_unit(carried[at], tokens, rows, inverse, reverse=reverse)
+            o[0, chunk_tokens(grid, number), lanes(grid.width, unit)] = read
         return 0
 
     jax.lax.fori_loop(0, grid.chunks, step, 0)
-    last[0] = carried[...]
+    give_states(grid, carried, last)
 
 
 def backward_block(grid, refs, *, reverse):
@@ -90,52 +129,61 @@ def backward_block(grid, refs, *, reverse):
     dstate, carried, entering, *inverses = rest
     exact = do.dtype == jnp.float32
 
-    @pl.when(pl.program_id(2) == 0)
-    def _():
-        carried[...] = dlast[0]
+    own = take_states(grid, carried, dlast)
 
     def number_of(count):
         return grid.chunks - 1 - count if reverse else count
 
-    def keep_entering(head, count, state):
+    def keep_entering(unit, count, state):
         number = number_of(count)
-        entering[count, head] = state
+        entering[count, unit] = state
 
         def keep(A):
-            inverses[0][count, head] = masked_inverse(A, upper=reverse, exact=exact)
-            return inverses[0][count, head]
+            inverses[0][count, unit] = masked_inverse(A, upper=reverse, exact=exact)
+            return inverses[0][count, unit]
 
-        tokens, rows = refs.tokens(grid, number, head), refs.rows(number, head)
-        return _read(state, tokens, rows, keep, reverse=reverse)[0]
+        tokens, rows = refs.tokens(grid, number, unit), refs.rows(grid, number, unit)
+        return read_unit(state, tokens, rows, keep, reverse=reverse)[0]
 
-    def pull(head, step, _):
+    def pull(unit, step, _):
         count = grid.chunks - 1 - step
         number = number_of(count)
         where = chunk_tokens(grid, number)
-        g, beta, reset = refs.rows(number, head)
+        of_heads, beta, reset = refs.rows(grid, number, unit)
 
         def kept(_):
-            return inverses[0][count, head]
+            return inverses[0][count, unit]
 
-        def read(state, tokens, g, beta):
-            return _read(state, tokens, (g, beta, reset), kept, reverse=reverse)
+        def read(state, tokens, of_heads, beta):
+            return read_unit(state, tokens, (of_heads, beta, reset), kept, reverse=reverse)
 
-        tokens = refs.tokens(grid, number, head)
-        _, pull_back = jax.vjp(read, entering[count, head], tokens, g, beta)
-        found = pull_back((carried[head], do[0, where, lanes(grid.d_v, head)]))
-        carried[head] = found[0]
+        tokens = refs.tokens(grid, number, unit)
+        _, pull_back = jax.vjp(read, entering[count, unit], tokens, of_heads, beta)
+        at = own.start + unit
+        found = pull_back((carried[at], do[0, where, lanes(grid.width, unit)]))
+        carried[at] = found[0]
         for ref, array in zip((dq, dk), found[1][:2], strict=True):
-            at = (head, where) if grid.shares > 1 else (where, lanes(grid.d_k, head))
-            ref[0, *at] = array.astype(ref.dtype)
-        dv[0, where, lanes(grid.d_v, head)] = found[1][2].astype(dv.dtype)
-        dg[0, head, 0, pl.ds(number, 1), :] = found[2]
+            if grid.shares == 1:
+                ref[0, where, lanes(grid.d_k, unit)] = array.astype(ref.dtype)
+            else:
+                ref[0, 0, where] += array.astype(ref.dtype)
+        dv[0, where, lanes(grid.width, unit)] = found[1][2].astype(dv.dtype)
+        for head, of_head in zip(heads_of(grid, unit), found[2], strict=True):
+            dg[0, head, 0, pl.ds(number, 1), :] = of_head
         if dbeta is not None:
-            dbeta[0, head, 0, pl.ds(number, 1), :] = found[3]
+            dbeta[0, unit, 0, pl.ds(number, 1), :] = found[3]
         return 0
 
-    # One head after the other: two at once need more registers than there are.
-    for head in range(grid.side):
-        first = boundary[0, head, 0].astype(jnp.float32)
-        jax.lax.fori_loop(0, grid.chunks, functools.partial(keep_entering, head), first)
-        jax.lax.fori_loop(0, grid.chunks, functools.partial(pull, head), 0)
-    dstate[0] = carried[...]
+    if grid.shares > 1:
+
+        @pl.when(pl.program_id(3) == 0)
+        def _():
+            for ref in (dq, dk):
+                ref[...] = jnp.zeros_like(ref)
+
+    # One unit after the other: two at once need more registers than there are.
+    for unit in range(grid.units):
+        first = boundary[0, unit, 0].astype(jnp.float32)
+        jax.lax.fori_loop(0, grid.chunks, functools.partial(keep_entering, unit), first)
+        jax.lax.fori_loop(0, grid.chunks, functools.partial(pull, unit), 0)
+    give_states(grid, carried, dstate)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels.gated_delta_rule import gated_delta_rule
-from pallas_kernels.matrix_state import tpu
+from pallas_kernels.matrix_state import tpu_grid
 from tests.pallas_kernels.linear_scan.oracle import assert_close, check_tpu_calls
 from tests.pallas_kernels.matrix_state import oracle
 from tests.quick_jit import quick_jit
@@ -98,8 +98,13 @@ def test_several_heads_of_both_directions_work_in_bfloat16():
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_the_kernel_matches_the_definition(direction, monkeypatch):
     """In the interpreter, with two blocks of two chunks, the last one padded. Heads share keys."""
-    monkeypatch.setattr(tpu, "MAX_CHUNKS", 2)
+    monkeypatch.setattr(tpu_grid, "MAX_CHUNKS", 2)
     check((1, 3 * CHUNK + 3, 4, 4), direction, groups=2, implementation="pallas_interpret")
+
+
+@pytest.mark.slow
+def test_the_kernel_reads_pairs_of_heads_with_shared_keys():
+    check((1, 5, 4, 64), "both", groups=2, implementation="pallas_interpret")
 
 
 @pytest.mark.slow

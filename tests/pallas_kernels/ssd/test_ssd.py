@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.matrix_state import tpu
+from pallas_kernels.matrix_state import tpu_grid
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.ssd import ssd
 from tests.pallas_kernels.linear_scan.oracle import assert_close
@@ -117,6 +117,15 @@ def test_the_kernel_reads_heads_of_64_features_in_pairs(direction, groups):
     check((1, 5, 4, 64), groups, direction, implementation="pallas_interpret")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("carried_bytes", [tpu_grid.MAX_CARRIED_BYTES, 0])
+def test_heads_with_shared_keys_take_turns_at_blocks_if_their_states_fit(carried_bytes, monkeypatch):
+    monkeypatch.setattr(tpu_grid, "MAX_CHUNKS", 1)
+    monkeypatch.setattr(tpu_grid, "MAX_CARRIED_BYTES", carried_bytes)
+    # The batch keeps JAX from taking one program for the other.
+    check((1 + (carried_bytes > 0), CHUNK + 3, 8, 2), 1, "both", implementation="pallas_interpret")
+
+
 # The heads of values and keys, d_v and d_k.
 @pytest.mark.parametrize(
     ("shape", "direction", "side", "fits"),
@@ -135,8 +144,8 @@ def test_two_heads_of_64_features_fill_the_lanes(shape, direction, side, fits):
     heads, groups, d_v, d_k = shape
     keys, values = jnp.zeros((1, 1, groups, d_k)), jnp.zeros((1, 1, heads, d_v))
     sequences = HeadSequences(keys, keys, values, values[..., 0], None, None)
-    assert tpu.heads_side_by_side(sequences, direction) == side
-    assert tpu.fits_lanes(sequences, direction) == fits
+    assert tpu_grid.heads_side_by_side(sequences, direction) == side
+    assert tpu_grid.fits_lanes(sequences, direction) == fits
 
 
 @pytest.mark.slow
