@@ -90,8 +90,8 @@ def backward(
     call = _Call(grid, sequences, backward=True)
     do, dlast = cotangents
     v, k = sequences.v, sequences.k
-    # The cotangents of sets that share a head of keys are summed in float32. With sets before tokens, the sum
-    # needs no copy in another layout.
+    # The cotangents of sets that share a head of keys are summed in float32. With sets before tokens, the
+    # sum needs no copy in another layout.
     batch, length, heads = sequences.g.shape
     of_keys = ("key", (batch, length, heads * grid.d_k), k.dtype)
     if grid.shares > 1:

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from pallas_kernels.matrix_state.chunks import read_with
 from pallas_kernels.matrix_state.decays import HeadsDecays, head_decays
+from pallas_kernels.matrix_state.tpu_grid import HeadGrid
 from pallas_kernels.matrix_state.triangular import masked_inverse
 
 
@@ -22,7 +23,7 @@ class BlockRefs:
         self.named = dict(zip(named, refs, strict=False))
         self.others = refs[len(named) :]
 
-    def tokens(self, grid: Any, number: Any, unit: int) -> tuple[Array, Array, Array]:
+    def tokens(self, grid: HeadGrid, number: Any, unit: int) -> tuple[Array, Array, Array]:
         """Return q, k and v of a chunk of one of the step's units."""
         where = chunk_tokens(grid, number)
         of_keys = lanes(grid.d_k, unit if grid.shares == 1 else 0)
@@ -30,7 +31,7 @@ class BlockRefs:
         return q, k, self.named["v"][0, where, lanes(grid.width, unit)]
 
     def rows(
-        self, grid: Any, number: Any, unit: int
+        self, grid: HeadGrid, number: Any, unit: int
     ) -> tuple[tuple[Array, ...], Array | None, Array | None]:
         """Return g of a chunk of each head of a unit, beta, and the resets, each [1, tokens], or None."""
 
@@ -42,19 +43,19 @@ class BlockRefs:
         return tuple(row("g", head) for head in heads_of(grid, unit)), beta, reset
 
 
-def own_states(grid: Any) -> Any:
+def own_states(grid: HeadGrid) -> Any:
     """Return the places of the states of this grid step among those of its set."""
     return pl.ds(pl.program_id(3) * grid.units, grid.units)
 
 
-def _places(grid: Any) -> Iterator[tuple[int, Any, slice]]:
+def _places(grid: HeadGrid) -> Iterator[tuple[int, Any, slice]]:
     """Yield each head of this grid step, the place of its unit's state, and its lanes there."""
     for unit in range(grid.units):
         for place, head in enumerate(heads_of(grid, unit)):
             yield head, own_states(grid).start + unit, lanes(grid.d_v, place)
 
 
-def take_states(grid: Any, carried: Any, first: Any) -> Any:
+def take_states(grid: HeadGrid, carried: Any, first: Any) -> Any:
     """Set the states of this grid step at the first block; return their places."""
 
     @pl.when(pl.program_id(2) == 0)
@@ -65,18 +66,18 @@ def take_states(grid: Any, carried: Any, first: Any) -> Any:
     return own_states(grid)
 
 
-def give_states(grid: Any, carried: Any, last: Any) -> None:
+def give_states(grid: HeadGrid, carried: Any, last: Any) -> None:
     """Write the states of this grid step by head."""
     for head, unit, of_head in _places(grid):
         last[0, head] = carried[unit, :, of_head]
 
 
-def chunk_tokens(grid: Any, number: Any) -> Any:
+def chunk_tokens(grid: HeadGrid, number: Any) -> Any:
     """Return the tokens of a chunk within its block."""
     return pl.ds(pl.multiple_of(number * grid.chunk, grid.chunk), grid.chunk)
 
 
-def heads_of(grid: Any, unit: int) -> range:
+def heads_of(grid: HeadGrid, unit: int) -> range:
     """Return the heads of one of the step's units."""
     count = grid.side // grid.units
     return range(unit * count, (unit + 1) * count)
