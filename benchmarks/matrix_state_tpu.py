@@ -23,7 +23,7 @@ import jax
 
 from benchmarks.scan_tpu import CHIPS
 from pallas_kernels.matrix_state import tpu, tpu_grid
-from pallas_kernels.matrix_state.sequences import HeadSequences
+from pallas_kernels.matrix_state.sequences import HeadSequences, ValueWeights
 
 # (batch, length, heads of the keys, heads, d_k, d_v), and whether the operation has beta.
 SHAPES = {
@@ -45,6 +45,7 @@ def compile_pass(topology, name, pass_name):
     numbers, state = array((batch, length, heads), "float32"), array((batch, heads, d_k, d_v), "float32")
     resets = (array((batch, length), "bool"),) * 2
     sequences = HeadSequences(keys, keys, values, numbers, numbers if has_beta else None, resets)
+    weights = None if has_beta else ValueWeights(numbers, array((heads,), "float32"))
     options = {"direction": "both", "chunk": tpu_grid.CHUNK}
     of_keys, of_values = 2 * keys.size * 2, values.size * 2
 
@@ -52,23 +53,23 @@ def compile_pass(topology, name, pass_name):
         q, k = (array.reshape(batch, length, groups, -1) for array in sequences[:2])
         return sequences._replace(q=q, k=k, v=sequences.v.reshape(batch, length, heads, -1))
 
-    def forward(sequences, state):
-        o, *states = tpu.forward(by_head(sequences), state, **options)
+    def forward(sequences, weights, state):
+        o, *states = tpu.forward(by_head(sequences), weights, state, **options)
         return o.reshape(batch, length, -1), *states
 
-    def backward(sequences, states, do, dlast):
+    def backward(sequences, weights, states, do, dlast):
         do = do.reshape(batch, length, heads, -1)
-        found, dstate = tpu.backward(by_head(sequences), states, (do, dlast), **options)
+        found, *others = tpu.backward(by_head(sequences), weights, states, (do, dlast), **options)
         dq, dk, dv = (array.reshape(batch, length, -1) for array in found[:3])
-        return dq, dk, dv, found[3:], dstate
+        return dq, dk, dv, found[3:], others
 
     grid = tpu_grid.make_grid(jax.eval_shape(by_head, sequences), "both", tpu_grid.CHUNK)
     if pass_name == "forward":
-        compiled = tpu_programs.compile_with_bundles(forward, sequences, state)
+        compiled = tpu_programs.compile_with_bundles(forward, sequences, weights, state)
         return *compiled, of_keys + 2 * of_values, grid
-    of_blocks = jax.eval_shape(forward, sequences, state)[2]
+    of_blocks = jax.eval_shape(forward, sequences, weights, state)[2]
     states = array(of_blocks.shape, of_blocks.dtype)
-    compiled = tpu_programs.compile_with_bundles(backward, sequences, states, values, state)
+    compiled = tpu_programs.compile_with_bundles(backward, sequences, weights, states, values, state)
     return *compiled, 2 * of_keys + 3 * of_values, grid
 
 

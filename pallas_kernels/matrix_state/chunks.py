@@ -82,6 +82,8 @@ def read_with(
     tokens: tuple[Float[Array, "tokens d_k"], Float[Array, "tokens d_k"], Float[Array, "tokens d_v"]],
     beta: Float[Array, "tokens 1"] | None,
     inverse: Inverse = unit_lower_inverse,
+    *,
+    values: tuple[Array | None, Array | None] = (None, None),
 ) -> tuple[Float[Array, "d_k d_v"], Float[Array, "tokens d_v"]]:
     """Do the same as `read_head` for given decays.
 
@@ -91,15 +93,18 @@ def read_with(
         tokens: q, k and v.
         beta: the share of the old value that the new one replaces; if None, values are added.
         inverse: the function that computes (I + A)^-1 of a strictly lower triangular A.
+        values: factors that broadcast against v: of v in the state, and of v in its own output; or None.
     """
     q, k, v = tokens
-    dtype = v.dtype
-    U = v.astype(jnp.float32)
+    dtype, (scale, skip) = v.dtype, values
+    U = v.astype(jnp.float32) if scale is None else scale * v.astype(jnp.float32)
     if beta is not None:
         A = beta * without_diagonal(cast(HeadDecays | ChannelDecays, decays).products(k, k, dtype))
         inverted = jax.lax.stop_gradient(inverse(A))
         U = cast(Array, solve(dtype, inverted, A, beta * (U - decays.read(k, state, dtype))))
     o = decays.read(q, state, dtype) + decays.mix(q, k, U, dtype)
+    if skip is not None:
+        o += skip * v.astype(jnp.float32)
     return decays.write(k, U, state, dtype), o.astype(dtype)
 
 

@@ -61,32 +61,39 @@ class HeadsDecays(NamedTuple):
 
     heads: tuple[HeadDecays, ...]
 
-    def _side_by_side(self, arrays: Sequence[Array], width: int) -> Array:
-        """Return the array of each head in its features, of `width` in all; arrays can have one column."""
-        feature, of_head = jax.lax.broadcasted_iota(jnp.int32, (1, width), 1), width // len(arrays)
-        found = arrays[0]
-        for number, array in enumerate(arrays[1:], 1):
-            found = jnp.where(feature < number * of_head, found, array)
-        return found
-
     def mix(self, a: Keys, k: Keys, U: Values, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the values that the chunk writes, decayed up to each token."""
         scores = product("id,jd->ij", a, k, dtype=dtype)
         of_heads = [product("ij,jv->iv", scores * one.D, U, dtype=dtype) for one in self.heads]
-        return self._side_by_side(of_heads, U.shape[1])
+        return side_by_side(of_heads, U.shape[1])
 
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
-        c = self._side_by_side([one.c for one in self.heads], state.shape[1])
+        c = side_by_side([one.c for one in self.heads], state.shape[1])
         return c * product("id,dv->iv", a, state, dtype=dtype)
 
     def write(self, k: Keys, U: Values, state: State, dtype: jnp.dtype) -> State:
         """Return the leaving state."""
         e, kept = (
-            self._side_by_side([getattr(one, name) for one in self.heads], U.shape[1])
-            for name in ("e", "kept")
+            side_by_side([getattr(one, name) for one in self.heads], U.shape[1]) for name in ("e", "kept")
         )
         return kept * state + product("jd,jv->dv", k, e * U, dtype=dtype)
+
+
+def side_by_side(arrays: Sequence[Array], width: int) -> Array:
+    """Return the array of each head in its features, of `width` in all; an array can have one column."""
+    feature, of_head = jax.lax.broadcasted_iota(jnp.int32, (1, width), 1), width // len(arrays)
+    found = arrays[0]
+    for number, array in enumerate(arrays[1:], 1):
+        found = jnp.where(feature < number * of_head, found, array)
+    return found
+
+
+def column_of(row: Float[Array, "1 tokens"]) -> Float[Array, "tokens 1"]:
+    """Return a row as a column, only with a mask and a sum, as kernels require."""
+    shape = row.shape[1], row.shape[1]
+    first, second = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+    return jnp.sum(jnp.where(first == second, row, 0.0), axis=1, keepdims=True)
 
 
 class ChannelDecays(NamedTuple):

@@ -1,6 +1,7 @@
 """Conversion of arrays [batch, length, heads, ...] to chunks in reading order, and back."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -10,7 +11,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.matrix_state import gpu, tpu, tpu_grid
 from pallas_kernels.matrix_state.chunks import Sequences, read_chunks
-from pallas_kernels.matrix_state.sequences import HeadSequences, pad_state
+from pallas_kernels.matrix_state.sequences import HeadSequences, ValueWeights, pad_state, pad_tokens
 from pallas_kernels.matrix_state.token import read_token
 from pallas_kernels.rematerialisation import named
 
@@ -46,6 +47,7 @@ class _Settings(NamedTuple):
 def read_sequence(
     sequences: HeadSequences,
     initial_state: State | None,
+    values: ValueWeights | None = None,
     *,
     direction: str,
     chunk_size: int,
@@ -56,6 +58,7 @@ def read_sequence(
     Args:
         sequences: the arguments.
         initial_state: the state before the first token in reading order; zero if None.
+        values: the weights of the values; all 1 in the state and none in the output if None.
         direction: one of `DIRECTIONS`; "both" reads the second half of the heads in reverse.
         chunk_size: the largest number of tokens of a chunk, a power of two.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform.
@@ -66,7 +69,7 @@ def read_sequence(
     batch, length, heads, d_v = sequences.v.shape
     d_k, by_channel = sequences.k.shape[-1], sequences.g.ndim == 4
     if length == 1:
-        return read_token(sequences, initial_state)
+        return _weighted(read_token, sequences, values, initial_state)
     if initial_state is None:
         initial_state = jnp.zeros((batch, heads, d_k, d_v), jnp.float32)
     initial_state = initial_state.astype(jnp.float32)
@@ -78,19 +81,33 @@ def read_sequence(
                 f"implementation: found {implementation!r} for decays by channel; allowed: None, 'xla'"
             )
         if implementation == "pallas_gpu":
-            return gpu.read_sequence(sequences, initial_state, direction=direction)
+            by_gpu = partial(gpu.read_sequence, direction=direction)
+            return _weighted(by_gpu, sequences, values, initial_state)
         if implementation == "pallas_interpret":
             of_kernel = _Settings(direction, chunk, True)
-        return _by_kernel(of_kernel, sequences, initial_state)
+        return _by_kernel(of_kernel, sequences, values, initial_state)
     of_cpu = min(chunk, _fewest_products(d_k, d_v))
     programs = {
-        "cpu": partial(_in_float32, partial(_by_chunks, direction, of_cpu)),
-        "default": partial(_by_chunks, direction, chunk),
+        "cpu": partial(_weighted, partial(_in_float32, partial(_by_chunks, direction, of_cpu))),
+        "default": partial(_weighted, partial(_by_chunks, direction, chunk)),
     }
     suits = length >= tpu_grid.CHUNK and min(d_k, d_v) >= tpu_grid.LEAST_FEATURES and not by_channel
     if implementation is None and suits:
         programs["tpu"] = partial(_by_kernel, of_kernel)
-    return jax.lax.platform_dependent(sequences, initial_state, **programs)
+    return jax.lax.platform_dependent(sequences, values, initial_state, **programs)
+
+
+def _weighted(
+    read: Callable[..., tuple[Array, Array]],
+    sequences: HeadSequences,
+    values: ValueWeights | None,
+    state: State | None,
+) -> tuple[Array, Array]:
+    """Apply the weights of values around a function that has none."""
+    if values is None:
+        return read(sequences, state)
+    o, last = read(values.scaled(sequences), state)
+    return values.skipped(o, sequences.v), last
 
 
 def _power_of_two(length):
@@ -116,34 +133,38 @@ def _in_float32(by_chunks, sequences, initial_state):
     return o.astype(sequences.v.dtype), last
 
 
-def _by_kernel(settings, sequences, initial_state):
+def _by_kernel(settings, sequences, values, initial_state):
     """Implement `read_sequence` with the kernel: pad the last chunk, and features to whole lanes."""
     length, _, d_v = sequences.v.shape[1:]
     d_k = sequences.k.shape[-1]
     fits = settings.interpret or tpu_grid.fits_lanes(sequences, settings.direction)
-    keys, values = (width + (0 if fits else -width % tpu_grid.LANES) for width in (d_k, d_v))
-    given, state = sequences.padded(settings.chunk, keys, values), pad_state(initial_state, keys, values)
-    o, last = cast(tuple[Array, Array], _in_kernel(settings, given, state))
+    widths = [width + (0 if fits else -width % tpu_grid.LANES) for width in (d_k, d_v)]
+    given, state = sequences.padded(settings.chunk, *widths), pad_state(initial_state, *widths)
+    if values is not None:
+        values = values._replace(scale=pad_tokens(values.scale, settings.chunk))
+    o, last = cast(tuple[Array, Array], _in_kernel(settings, given, values, state))
     return o[:, :length, :, :d_v], last[:, :, :d_k, :d_v]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _in_kernel(settings: _Settings, sequences: HeadSequences, state: State) -> tuple[Array, State]:
-    return _kernel_forward(settings, sequences, state)[0]
+def _in_kernel(
+    settings: _Settings, sequences: HeadSequences, values: ValueWeights | None, state: State
+) -> tuple[Array, State]:
+    return _kernel_forward(settings, sequences, values, state)[0]
 
 
-def _kernel_forward(settings, sequences, state):
+def _kernel_forward(settings, sequences, values, state):
     options = {"direction": settings.direction, "chunk": settings.chunk, "interpret": settings.interpret}
-    o, last, block_states = named(tpu.forward(sequences, state, **options))
-    return (o, last), (sequences, block_states)
+    o, last, block_states = named(tpu.forward(sequences, values, state, **options))
+    return (o, last), (sequences, values, block_states)
 
 
 def _kernel_backward(settings, residuals, cotangents):
-    sequences, block_states = residuals
+    sequences, values, block_states = residuals
     options = {"direction": settings.direction, "chunk": settings.chunk, "interpret": settings.interpret}
-    found, dstate = tpu.backward(sequences, block_states, cotangents, **options)
+    found, dvalues, dstate = tpu.backward(sequences, values, block_states, cotangents, **options)
     given = sequences._replace(resets=None)
-    return jax.tree.map(lambda one, new: new.astype(one.dtype), given, found), dstate
+    return jax.tree.map(lambda one, new: new.astype(one.dtype), given, found), dvalues, dstate
 
 
 _in_kernel.defvjp(_kernel_forward, _kernel_backward)

@@ -1,9 +1,10 @@
 """The arguments of a recurrence with a matrix state per head."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 
 class HeadSequences(NamedTuple):
@@ -30,21 +31,51 @@ class HeadSequences(NamedTuple):
 
         Tokens of padding leave the state unchanged, and features of padding are zero.
         """
-
-        def pad(array: Array, features: int | None = None) -> Array:
-            missing = [(0, 0), (0, -array.shape[1] % chunk)] + [(0, 0)] * (array.ndim - 2)
-            if features is not None:
-                missing[-1] = (0, features - array.shape[-1])
-            return jnp.pad(array, missing)
+        pad = partial(pad_tokens, chunk=chunk)
 
         return HeadSequences(
-            pad(self.q, d_k),
-            pad(self.k, d_k),
-            pad(self.v, d_v),
+            pad(self.q, features=d_k),
+            pad(self.k, features=d_k),
+            pad(self.v, features=d_v),
             pad(self.g.astype(jnp.float32)),
             None if self.beta is None else pad(self.beta.astype(jnp.float32)),
             None if self.resets is None else tuple(map(pad, self.resets)),
         )
+
+
+def pad_tokens(
+    array: Shaped[Array, "batch length *features"], chunk: int, features: int | None = None
+) -> Shaped[Array, "batch whole_length *features_or_more"]:
+    """Return the array with zeros up to whole chunks of tokens, and up to this number of features."""
+    missing = [(0, 0), (0, -array.shape[1] % chunk)] + [(0, 0)] * (array.ndim - 2)
+    if features is not None:
+        missing[-1] = (0, features - array.shape[-1])
+    return jnp.pad(array, missing)
+
+
+class ValueWeights(NamedTuple):
+    """The weights of values, which kernels apply on the chip.
+
+    Attributes:
+        scale: the factor of each token's value in the state, float32.
+        skip: the factor of each token's value in its own output, float32; None to omit the term.
+    """
+
+    scale: Float[Array, "batch length heads"]
+    skip: Float[Array, " heads"] | None
+
+    def scaled(self, sequences: HeadSequences) -> HeadSequences:
+        """Return the arguments with scaled values."""
+        v = self.scale[..., None] * sequences.v.astype(jnp.float32)
+        return sequences._replace(v=v.astype(sequences.v.dtype))
+
+    def skipped(
+        self, o: Float[Array, "batch length heads d_v"], v: Float[Array, "batch length heads d_v"]
+    ) -> Float[Array, "batch length heads d_v"]:
+        """Return the outputs with the skipped values."""
+        if self.skip is None:
+            return o
+        return (o + self.skip[:, None] * v.astype(jnp.float32)).astype(v.dtype)
 
 
 def pad_state(

@@ -21,14 +21,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from pallas_kernels.matrix_state.sequences import HeadSequences
-from pallas_kernels.matrix_state.tpu_blocks import BlockRefs, backward_block, forward_block
+from pallas_kernels.matrix_state.sequences import HeadSequences, ValueWeights
+from pallas_kernels.matrix_state.tpu_blocks import BlockRefs, UnitWeights, backward_block, forward_block
 from pallas_kernels.matrix_state.tpu_grid import HeadGrid, make_grid
 from pallas_kernels.matrix_state.triangular import masked_inverse_flops
 
 
 def forward(
     sequences: HeadSequences,
+    values: ValueWeights | None,
     state: Float[Array, "batch heads d_k d_v"],
     *,
     direction: str,
@@ -45,17 +46,18 @@ def forward(
 
     Args:
         sequences: the arguments; the length is a multiple of `chunk`, and g and beta are float32.
+        values: the weights of the values, float32, or None.
         state: the state before the first token in reading order.
         direction: "forward", "reverse" or "both".
         chunk: the number of tokens of a chunk.
         interpret: whether to run in the TPU interpreter, on any platform; or its parameters.
     """
     grid = make_grid(sequences, direction, chunk)
-    call = _Call(grid, sequences, backward=False)
+    call = _Call(grid, sequences, values, backward=False)
     blocks = (len(state), grid.heads // grid.side * grid.units, grid.blocks, grid.d_k, grid.width)
     o, last, block_states = call.run(
         forward_block,
-        [*call.operands(sequences), ("first", state)],
+        [("first", state)],
         [
             ("value", call.values, sequences.v.dtype),
             ("last", state.shape, jnp.float32),
@@ -69,17 +71,19 @@ def forward(
 
 def backward(
     sequences: HeadSequences,
+    values: ValueWeights | None,
     block_states: Float[Array, "batch units blocks d_k width"],
     cotangents: tuple[Float[Array, "batch length heads d_v"], Float[Array, "batch heads d_k d_v"]],
     *,
     direction: str,
     chunk: int,
     interpret: object = False,
-) -> tuple[HeadSequences, Float[Array, "batch heads d_k d_v"]]:
-    """Return the cotangents of the sequences and of the first state; None for the resets.
+) -> tuple[HeadSequences, ValueWeights | None, Float[Array, "batch heads d_k d_v"]]:
+    """Return the cotangents of the sequences, the weights and the first state; None for the resets.
 
     Args:
         sequences: as for `forward`.
+        values: as for `forward`.
         block_states: the states that enter each block, from `forward`.
         cotangents: the cotangents of the outputs and of the last state.
         direction: as for `forward`.
@@ -87,7 +91,7 @@ def backward(
         interpret: as for `forward`.
     """
     grid = make_grid(sequences, direction, chunk)
-    call = _Call(grid, sequences, backward=True)
+    call = _Call(grid, sequences, values, backward=True)
     do, dlast = cotangents
     v, k = sequences.v, sequences.k
     # The cotangents of sets that share a head of keys are summed in float32. With sets before tokens, the
@@ -96,12 +100,14 @@ def backward(
     of_keys = ("key", (batch, length, heads * grid.d_k), k.dtype)
     if grid.shares > 1:
         of_keys = ("set_key", (batch, grid.sets, length, grid.d_k), jnp.float32)
-    of_rows = ("row", call.rows(sequences.g).shape, jnp.float32)
+    of_weights = {name: call.operands[name] for name in UnitWeights._fields if name in call.operands}
+    shapes = {name: array.shape for name, (_, array) in of_weights.items()}
+    if "skip" in shapes:
+        shapes["skip"] = (batch, shapes["skip"][0], grid.blocks, *shapes["skip"][1:])
     results = [
         *(of_keys, of_keys),
         ("value", call.values, v.dtype),
-        of_rows,
-        *([of_rows] if sequences.beta is not None else []),
+        *(("skips" if name == "skip" else "row", shape, jnp.float32) for name, shape in shapes.items()),
         ("last", dlast.shape, jnp.float32),
     ]
     scratch = [
@@ -110,23 +116,28 @@ def backward(
     ]
     if sequences.beta is not None:
         scratch.append(pltpu.VMEM((grid.chunks, grid.units, grid.chunk, grid.chunk), jnp.float32))
-    operands = [*call.operands(sequences), ("boundary", block_states)]
-    operands += [("value", do.reshape(call.values)), ("first", dlast)]
-    dq, dk, dv, dg, *rest = call.run(backward_block, operands, results, scratch, interpret)
+    operands = [("boundary", block_states), ("value", do.reshape(call.values)), ("first", dlast)]
+    dq, dk, dv, *rest, dstate = call.run(backward_block, operands, results, scratch, interpret)
     if grid.shares > 1:
         of_shares = (batch, heads // grid.shares, -1, length, grid.d_k)
         dq, dk = (array.reshape(of_shares).sum(axis=2).swapaxes(1, 2) for array in (dq, dk))
     dq, dk = (array.reshape(k.shape) for array in (dq, dk))
-    dg, *dbeta = (array.reshape(v.shape[0], grid.heads, -1).swapaxes(1, 2) for array in (dg, *rest[:-1]))
-    return HeadSequences(*(dq, dk, dv.reshape(v.shape), dg, dbeta[0] if dbeta else None, None)), rest[-1]
+    found = dict(zip(shapes, rest, strict=True))
+    dskip = found.pop("skip").sum(axis=(0, 2)).reshape(heads, -1).sum(axis=1) if "skip" in found else None
+    rows = {name: array.reshape(batch, heads, -1).swapaxes(1, 2) for name, array in found.items()}
+    dvalues = None if values is None else ValueWeights(rows["scale"], dskip)
+    dsequences = HeadSequences(dq, dk, dv.reshape(v.shape), rows["g"], rows.get("beta"), None)
+    return dsequences, dvalues, dstate
 
 
 class _Call:
     """The partition of a call's arrays into blocks, and the call."""
 
-    def __init__(self, grid: HeadGrid, sequences: HeadSequences, *, backward: bool):
-        self.grid, self.backward = grid, backward
-        self.has_beta, self.has_resets = sequences.beta is not None, sequences.resets is not None
+    def __init__(
+        self, grid: HeadGrid, sequences: HeadSequences, values: ValueWeights | None, *, backward: bool
+    ):
+        self.grid, self.backward, self.has_beta = grid, backward, sequences.beta is not None
+        self.operands = self._operands(sequences, values)
         self.values = (*sequences.v.shape[:2], grid.heads * grid.d_v)
         side, tokens = grid.side, grid.chunk * grid.chunks
 
@@ -168,6 +179,10 @@ class _Call:
             "reset": pl.BlockSpec(
                 (1, 1, 1, grid.chunks, grid.chunk), lambda b, h, t, s: (b, way_of(h), block_of(h, t), 0, 0)
             ),
+            "skip": pl.BlockSpec((1, 1, side * grid.d_v), lambda b, h, t, s: (step_of(h, s), 0, 0)),
+            "skips": pl.BlockSpec(
+                (1, 1, 1, 1, side * grid.d_v), lambda b, h, t, s: (b, step_of(h, s), block_of(h, t), 0, 0)
+            ),
             "first": of_state(0),
             "last": of_state(grid.blocks - 1),
             "boundary": pl.BlockSpec(
@@ -182,27 +197,33 @@ class _Call:
         batch, _, heads = array.shape
         return array.swapaxes(1, 2).reshape(batch, heads, grid.blocks, grid.chunks, grid.chunk)
 
-    def operands(self, sequences: HeadSequences) -> list[tuple[str, Array]]:
-        """Return the arrays that both passes read, each with its kind."""
+    def _operands(
+        self, sequences: HeadSequences, values: ValueWeights | None
+    ) -> dict[str, tuple[str, Array]]:
+        """Return the arrays that both passes read, by name, each with its kind."""
         q, k, v, g, beta, resets = sequences
-        found = [
-            (kind, array.reshape(*v.shape[:2], -1))
-            for kind, array in zip(("key", "key", "value"), (q, k, v), strict=True)
-        ]
-        found.append(("row", self.rows(g)))
-        if beta is not None:
-            found.append(("row", self.rows(beta)))
+        scale, skip = (None, None) if values is None else values
+        flat = (*v.shape[:2], -1)
+        found = {name: ("key", array.reshape(flat)) for name, array in (("q", q), ("k", k))}
+        found["v"] = ("value", v.reshape(flat))
+        for name, array in (("g", g), ("beta", beta), ("scale", scale)):
+            if array is not None:
+                found[name] = ("row", self.rows(array))
+        if skip is not None:
+            of_features = skip.repeat(self.grid.d_v)
+            found["skip"] = ("skip", of_features.reshape(-1, 1, self.grid.side * self.grid.d_v))
         if resets is not None:
-            found.append(("reset", self.rows(jnp.stack(resets, axis=2).astype(jnp.float32))))
+            found["reset"] = ("reset", self.rows(jnp.stack(resets, axis=2).astype(jnp.float32)))
         return found
 
-    def run(self, kernel, operands, results, scratch, interpret):
-        """Run a kernel over all blocks of all heads."""
-        grid = self.grid
+    def run(self, kernel, others, results, scratch, interpret):
+        """Run a kernel over all blocks of all heads; `others` are operands of this pass alone."""
+        grid, names = self.grid, list(self.operands)
+        operands = [*self.operands.values(), *others]
         batch = operands[0][1].shape[0]
 
         def body(*refs):
-            run = functools.partial(kernel, grid, BlockRefs(refs, self.has_beta, self.has_resets))
+            run = functools.partial(kernel, grid, BlockRefs(names, refs))
             if grid.direction != "both":
                 run(reverse=grid.direction == "reverse")
                 return

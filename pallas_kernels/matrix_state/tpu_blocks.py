@@ -1,8 +1,8 @@
 """The body of the kernels in `tpu`: one block of one head's tokens."""
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +10,33 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from pallas_kernels.matrix_state.chunks import read_with
-from pallas_kernels.matrix_state.decays import HeadsDecays, head_decays
+from pallas_kernels.matrix_state.decays import HeadsDecays, column_of, head_decays, side_by_side
 from pallas_kernels.matrix_state.tpu_grid import HeadGrid
-from pallas_kernels.matrix_state.triangular import masked_inverse
+from pallas_kernels.matrix_state.triangular import Inverse, masked_inverse
+
+
+class UnitWeights(NamedTuple):
+    """The numbers of a chunk of a unit that a pass reads beside its tokens, or their cotangents.
+
+    Attributes:
+        g: the logarithms of the decays of each head, [1, tokens].
+        beta: the shares of the old values that new ones replace, [1, tokens], or None.
+        scale: the factors of the values in the state of each head, [1, tokens], or None.
+        skip: the factors of the values in their own outputs, [1, width], or None.
+    """
+
+    g: tuple[Array, ...]
+    beta: Array | None = None
+    scale: tuple[Array, ...] | None = None
+    skip: Array | None = None
 
 
 class BlockRefs:
     """The references of a kernel: by name if both passes read them, the others in order."""
 
-    def __init__(self, refs: tuple[Any, ...], has_beta: bool, has_resets: bool):
-        named = ["q", "k", "v", "g", *(["beta"] if has_beta else []), *(["reset"] if has_resets else [])]
-        self.named = dict(zip(named, refs, strict=False))
-        self.others = refs[len(named) :]
+    def __init__(self, names: Sequence[str], refs: tuple[Any, ...]):
+        self.named = dict(zip(names, refs, strict=False))
+        self.others = refs[len(names) :]
 
     def tokens(self, grid: HeadGrid, number: Any, unit: int) -> tuple[Array, Array, Array]:
         """Return q, k and v of a chunk of one of the step's units."""
@@ -30,17 +45,22 @@ class BlockRefs:
         q, k = (self.named[name][0, where, of_keys] for name in ("q", "k"))
         return q, k, self.named["v"][0, where, lanes(grid.width, unit)]
 
-    def rows(
-        self, grid: HeadGrid, number: Any, unit: int
-    ) -> tuple[tuple[Array, ...], Array | None, Array | None]:
-        """Return g of a chunk of each head of a unit, beta, and the resets, each [1, tokens], or None."""
+    def _rows(self, name: str, number: Any, heads: Iterable[int]) -> tuple[Array, ...] | None:
+        if name not in self.named:
+            return None
+        return tuple(self.named[name][0, head, 0, pl.ds(number, 1), :] for head in heads)
 
-        def row(name: str, head: int) -> Array:
-            return self.named[name][0, head, 0, pl.ds(number, 1), :]
+    def weights(self, grid: HeadGrid, number: Any, unit: int) -> UnitWeights:
+        """Return the numbers of a chunk of one of the step's units."""
+        g, scale = (self._rows(name, number, heads_of(grid, unit)) for name in ("g", "scale"))
+        beta, skip = self._rows("beta", number, [unit]), self.named.get("skip")
+        skip = None if skip is None else skip[0, :, lanes(grid.width, unit)]
+        return UnitWeights(g or (), beta[0] if beta else None, scale, skip)
 
-        beta = row("beta", unit) if "beta" in self.named else None
-        reset = row("reset", 0) if "reset" in self.named else None
-        return tuple(row("g", head) for head in heads_of(grid, unit)), beta, reset
+    def reset(self, number: Any) -> Array | None:
+        """Return the resets of a chunk, [1, tokens], or None."""
+        found = self._rows("reset", number, [0])
+        return found[0] > 0.5 if found else None
 
 
 def own_states(grid: HeadGrid) -> Any:
@@ -88,18 +108,23 @@ def lanes(width: int, unit: int) -> slice:
     return slice(unit * width, (unit + 1) * width)
 
 
-def read_unit(state, tokens, rows, inverse, *, reverse):
-    """Return the state after a chunk and the output of its tokens; `rows` are those of `BlockRefs`."""
-    of_heads, beta, reset = rows
-    reset = None if reset is None else reset > 0.5
-    each = [head_decays(g, reset, reverse=reverse) for g in of_heads]
+def read_unit(
+    state: Array,
+    tokens: tuple[Array, Array, Array],
+    weights: UnitWeights,
+    reset: Array | None,
+    inverse: Inverse,
+    *,
+    reverse: bool,
+) -> tuple[Array, Array]:
+    """Return the state of a unit after a chunk, and the output of its tokens."""
+    each = [head_decays(g, reset, reverse=reverse) for g in weights.g]
     decays = each[0] if len(each) == 1 else HeadsDecays(tuple(each))
-    column = None
-    if beta is not None:
-        length = beta.shape[1]
-        row, lane = (jax.lax.broadcasted_iota(jnp.int32, (length, length), axis) for axis in (0, 1))
-        column = jnp.sum(jnp.where(row == lane, beta, 0.0), axis=1, keepdims=True)
-    return read_with(decays, state, tokens, column, inverse)
+    beta, scale = weights.beta, weights.scale
+    if scale is not None:
+        scale = side_by_side([column_of(row) for row in scale], state.shape[1])
+    column = None if beta is None else column_of(beta)
+    return read_with(decays, state, tokens, column, inverse, values=(scale, weights.skip))
 
 
 def forward_block(grid, refs, *, reverse):
@@ -113,9 +138,11 @@ def forward_block(grid, refs, *, reverse):
     def step(count, _):
         number = grid.chunks - 1 - count if reverse else count
         for unit in range(grid.units):
-            tokens, rows = refs.tokens(grid, number, unit), refs.rows(grid, number, unit)
+            tokens, weights = refs.tokens(grid, number, unit), refs.weights(grid, number, unit)
             at = own.start + unit
-            carried[at], read = read_unit(carried[at], tokens, rows, inverse, reverse=reverse)
+            carried[at], read = read_unit(
+                carried[at], tokens, weights, refs.reset(number), inverse, reverse=reverse
+            )
             o[0, chunk_tokens(grid, number), lanes(grid.width, unit)] = read
         return 0
 
@@ -125,8 +152,8 @@ def forward_block(grid, refs, *, reverse):
 
 def backward_block(grid, refs, *, reverse):
     """Compute the gradient of a block, with a traced derivative of `chunks.read_with` for each chunk."""
-    boundary, do, dlast, dq, dk, dv, dg, *rest = refs.others
-    dbeta = rest.pop(0) if "beta" in refs.named else None
+    boundary, do, dlast, dq, dk, dv, *rest = refs.others
+    of_weights = {name: rest.pop(0) for name in UnitWeights._fields if name in refs.named}
     dstate, carried, entering, *inverses = rest
     exact = do.dtype == jnp.float32
 
@@ -143,23 +170,22 @@ def backward_block(grid, refs, *, reverse):
             inverses[0][count, unit] = masked_inverse(A, upper=reverse, exact=exact)
             return inverses[0][count, unit]
 
-        tokens, rows = refs.tokens(grid, number, unit), refs.rows(grid, number, unit)
-        return read_unit(state, tokens, rows, keep, reverse=reverse)[0]
+        tokens, weights = refs.tokens(grid, number, unit), refs.weights(grid, number, unit)
+        return read_unit(state, tokens, weights, refs.reset(number), keep, reverse=reverse)[0]
 
     def pull(unit, step, _):
         count = grid.chunks - 1 - step
         number = number_of(count)
         where = chunk_tokens(grid, number)
-        of_heads, beta, reset = refs.rows(grid, number, unit)
 
         def kept(_):
             return inverses[0][count, unit]
 
-        def read(state, tokens, of_heads, beta):
-            return read_unit(state, tokens, (of_heads, beta, reset), kept, reverse=reverse)
+        def read(state, tokens, weights):
+            return read_unit(state, tokens, weights, refs.reset(number), kept, reverse=reverse)
 
-        tokens = refs.tokens(grid, number, unit)
-        _, pull_back = jax.vjp(read, entering[count, unit], tokens, of_heads, beta)
+        tokens, weights = refs.tokens(grid, number, unit), refs.weights(grid, number, unit)
+        _, pull_back = jax.vjp(read, entering[count, unit], tokens, weights)
         at = own.start + unit
         found = pull_back((carried[at], do[0, where, lanes(grid.width, unit)]))
         carried[at] = found[0]
@@ -169,11 +195,18 @@ def backward_block(grid, refs, *, reverse):
             else:
                 ref[0, 0, where] += array.astype(ref.dtype)
         dv[0, where, lanes(grid.width, unit)] = found[1][2].astype(dv.dtype)
-        for head, of_head in zip(heads_of(grid, unit), found[2], strict=True):
-            dg[0, head, 0, pl.ds(number, 1), :] = of_head
-        if dbeta is not None:
-            dbeta[0, unit, 0, pl.ds(number, 1), :] = found[3]
+        for name, ref in of_weights.items():
+            cotangent = getattr(found[2], name)
+            if name == "skip":
+                ref[0, 0, 0, :, lanes(grid.width, unit)] += cotangent
+                continue
+            rows, heads = (cotangent, heads_of(grid, unit)) if name != "beta" else ([cotangent], [unit])
+            for head, row in zip(heads, rows, strict=True):
+                ref[0, head, 0, pl.ds(number, 1), :] = row
         return 0
+
+    if "skip" in of_weights:
+        of_weights["skip"][...] = jnp.zeros_like(of_weights["skip"])
 
     if grid.shares > 1:
 

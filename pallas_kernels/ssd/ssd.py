@@ -13,7 +13,7 @@ from pallas_kernels.matrix_state.arguments import (
 )
 from pallas_kernels.matrix_state.layer_token import LayerState, read_layer_token
 from pallas_kernels.matrix_state.layout import read_sequence
-from pallas_kernels.matrix_state.sequences import HeadSequences
+from pallas_kernels.matrix_state.sequences import HeadSequences, ValueWeights
 
 _NAME = "ssd"
 
@@ -87,11 +87,14 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
     check_heads(_NAME, heads, groups, direction)
     check_resets(_NAME, resets, x.shape, direction)
     state = None if initial_state is None else initial_state.swapaxes(2, 3)
-    sequences = _sequences(x, dt, A, (B, C), dt_bias)._replace(resets=resets)
+    sequences, values = _sequences(x, dt, A, (B, C), (D, dt_bias))
     y, last = read_sequence(
-        *(sequences, state), direction=direction, chunk_size=chunk_size, implementation=implementation
+        *(sequences._replace(resets=resets), state, values),
+        direction=direction,
+        chunk_size=chunk_size,
+        implementation=implementation,
     )
-    return _with_skip(y, x, D), last.swapaxes(2, 3)
+    return y, last.swapaxes(2, 3)
 
 
 def read_ssd_token(
@@ -112,23 +115,22 @@ def read_ssd_token(
         implementation: as in `ssd`.
     """
     (x, dt, B, C), (A, D, dt_bias) = token, vectors
-    sequences = _sequences(x, dt, A, (B, C), dt_bias)._replace(resets=resets)
+    sequences, values = _sequences(x, dt, A, (B, C), (D, dt_bias))
+    sequences = values.scaled(sequences)._replace(resets=resets)
     y, state = read_layer_token(sequences, state, implementation=implementation, keys_last=True)
-    return _with_skip(y, x, D), state
+    return values.skipped(y, x), state
 
 
 def _sequences(
-    x: Array, dt: Array, A: Array, weights: tuple[Array, Array], dt_bias: Array | None
-) -> HeadSequences:
-    """Return q = C, k = B, v = s x and g = s A, without resets."""
-    s, (B, C) = dt.astype(jnp.float32), weights
+    x: Array,
+    dt: Array,
+    A: Array,
+    weights: tuple[Array, Array],
+    of_heads: tuple[Array | None, Array | None],
+) -> tuple[HeadSequences, ValueWeights]:
+    """Return q = C, k = B, v = x and g = s A, without resets, and the weights s and D of v."""
+    s, (B, C), (D, dt_bias) = dt.astype(jnp.float32), weights, of_heads
     if dt_bias is not None:
         s = jax.nn.softplus(s + dt_bias.astype(jnp.float32))
-    v = (s[..., None] * x.astype(jnp.float32)).astype(x.dtype)
-    return HeadSequences(C, B, v, s * A.astype(jnp.float32), None, None)
-
-
-def _with_skip(y: Array, x: Array, D: Array | None) -> Array:
-    if D is None:
-        return y
-    return (y + D.astype(jnp.float32)[:, None] * x.astype(jnp.float32)).astype(x.dtype)
+    values = ValueWeights(s, None if D is None else D.astype(jnp.float32))
+    return HeadSequences(C, B, x, s * A.astype(jnp.float32), None, None), values

@@ -9,7 +9,7 @@ import pytest
 from jax.interpreters import partial_eval
 
 from pallas_kernels.matrix_state.tpu import token_flops
-from pallas_kernels.matrix_state.tpu_blocks import read_unit
+from pallas_kernels.matrix_state.tpu_blocks import UnitWeights, read_unit
 from pallas_kernels.matrix_state.tpu_grid import HeadGrid
 from pallas_kernels.matrix_state.triangular import masked_inverse, masked_inverse_flops
 
@@ -38,10 +38,10 @@ def test_the_reported_flops_are_those_of_the_products(heads, has_beta):
     state = jnp.zeros((D_K, heads * D_V))
     tokens = (jnp.zeros((CHUNK, D_K)),) * 2 + (jnp.zeros((CHUNK, heads * D_V)),)
     row = jnp.zeros((1, CHUNK))
-    weights = (row,) * heads, row if has_beta else None
+    weights = UnitWeights((row,) * heads, row if has_beta else None)
 
     def read(state, tokens, weights, inverse):
-        return read_unit(state, tokens, (*weights, None), inverse, reverse=False)
+        return read_unit(state, tokens, weights, None, inverse, reverse=False)
 
     def forward(state, tokens, weights):
         return read(state, tokens, weights, lambda A: A)
