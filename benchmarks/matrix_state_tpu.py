@@ -28,6 +28,7 @@ from pallas_kernels.matrix_state.sequences import HeadSequences, ValueWeights
 # (batch, length, heads of the keys, heads, d_k, d_v), and whether the operation has beta.
 SHAPES = {
     "gated_delta_rule": ((2, 2048, 4, 4, 128, 256), True),
+    "gated_delta_rule, shared keys": ((2, 2048, 16, 32, 128, 128), True),
     "gated_delta_rule, 1.4B": ((8, 2048, 6, 6, 256, 512), True),
     "ssd, 1.4B": ((8, 2048, 1, 64, 128, 64), False),
 }

@@ -94,11 +94,10 @@ def backward(
     call = _Call(grid, sequences, values, backward=True)
     do, dlast = cotangents
     v, k = sequences.v, sequences.k
-    # The cotangents of sets that share a head of keys are summed in float32. With sets before tokens, the
-    # sum needs no copy in another layout.
     batch, length, heads = sequences.g.shape
-    of_keys = ("key", (batch, length, heads * grid.d_k), k.dtype)
-    if grid.shares > 1:
+    of_keys = ("key", (batch, length, heads // grid.shares * grid.d_k), k.dtype)
+    if not grid.sets_have_keys:
+        # With sets before tokens, their sum needs no copy in another layout.
         of_keys = ("set_key", (batch, grid.sets, length, grid.d_k), jnp.float32)
     of_weights = {name: call.operands[name] for name in UnitWeights._fields if name in call.operands}
     shapes = {name: array.shape for name, (_, array) in of_weights.items()}
@@ -114,11 +113,13 @@ def backward(
         pltpu.VMEM((grid.steps * grid.units, grid.d_k, grid.width), jnp.float32),
         pltpu.VMEM((grid.chunks, grid.units, grid.d_k, grid.width), jnp.float32),
     ]
+    if grid.shares > 1:
+        scratch += [pltpu.VMEM((grid.chunk * grid.chunks, grid.d_k), jnp.float32)] * 2
     if sequences.beta is not None:
         scratch.append(pltpu.VMEM((grid.chunks, grid.units, grid.chunk, grid.chunk), jnp.float32))
     operands = [("boundary", block_states), ("value", do.reshape(call.values)), ("first", dlast)]
     dq, dk, dv, *rest, dstate = call.run(backward_block, operands, results, scratch, interpret)
-    if grid.shares > 1:
+    if not grid.sets_have_keys:
         of_shares = (batch, heads // grid.shares, -1, length, grid.d_k)
         dq, dk = (array.reshape(of_shares).sum(axis=2).swapaxes(1, 2) for array in (dq, dk))
     dq, dk = (array.reshape(k.shape) for array in (dq, dk))

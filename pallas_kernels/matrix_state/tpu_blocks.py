@@ -154,7 +154,8 @@ def backward_block(grid, refs, *, reverse):
     """Compute the gradient of a block, with a traced derivative of `chunks.read_with` for each chunk."""
     boundary, do, dlast, dq, dk, dv, *rest = refs.others
     of_weights = {name: rest.pop(0) for name in UnitWeights._fields if name in refs.named}
-    dstate, carried, entering, *inverses = rest
+    dstate, carried, entering, *rest = rest
+    sums, inverses = (rest[:2], rest[2:]) if grid.shares > 1 else ((), rest)
     exact = do.dtype == jnp.float32
 
     own = take_states(grid, carried, dlast)
@@ -189,11 +190,11 @@ def backward_block(grid, refs, *, reverse):
         at = own.start + unit
         found = pull_back((carried[at], do[0, where, lanes(grid.width, unit)]))
         carried[at] = found[0]
-        for ref, array in zip((dq, dk), found[1][:2], strict=True):
-            if grid.shares == 1:
-                ref[0, where, lanes(grid.d_k, unit)] = array.astype(ref.dtype)
+        for ref, array in zip(sums or (dq, dk), found[1][:2], strict=True):
+            if sums:
+                ref[where] += array.astype(ref.dtype)
             else:
-                ref[0, 0, where] += array.astype(ref.dtype)
+                ref[0, where, lanes(grid.d_k, unit)] = array.astype(ref.dtype)
         dv[0, where, lanes(grid.width, unit)] = found[1][2].astype(dv.dtype)
         for name, ref in of_weights.items():
             cotangent = getattr(found[2], name)
@@ -208,12 +209,10 @@ def backward_block(grid, refs, *, reverse):
     if "skip" in of_weights:
         of_weights["skip"][...] = jnp.zeros_like(of_weights["skip"])
 
-    if grid.shares > 1:
-
-        @pl.when(pl.program_id(3) == 0)
-        def _():
-            for ref in (dq, dk):
-                ref[...] = jnp.zeros_like(ref)
+    @pl.when(pl.program_id(3) == 0)
+    def _():
+        for ref in sums:
+            ref[...] = jnp.zeros_like(ref)
 
     # One unit after the other: two at once need more registers than there are.
     for unit in range(grid.units):
@@ -221,3 +220,8 @@ def backward_block(grid, refs, *, reverse):
         jax.lax.fori_loop(0, grid.chunks, functools.partial(keep_entering, unit), first)
         jax.lax.fori_loop(0, grid.chunks, functools.partial(pull, unit), 0)
     give_states(grid, carried, dstate)
+
+    @pl.when(pl.program_id(3) == grid.steps - 1)
+    def _():
+        for total, ref in zip(sums, (dq, dk), strict=False):
+            ref[...] = total[...].reshape(ref.shape).astype(ref.dtype)

@@ -55,6 +55,11 @@ class HeadGrid(NamedTuple):
         return self.heads // (self.side * self.steps)
 
     @property
+    def sets_have_keys(self) -> bool:
+        """Whether no head outside a set has its keys."""
+        return self.shares == 1 or self.sets * self.shares == self.heads
+
+    @property
     def key_heads(self) -> int:
         """The number of heads of keys of a grid step."""
         return self.side if self.shares == 1 else 1
@@ -101,8 +106,8 @@ def make_grid(sequences: HeadSequences, direction: str, chunk: int) -> HeadGrid:
     of_set = heads // max(groups, 2 if direction == "both" else 1)
     steps = of_set // side if shares > 1 and 4 * of_set * d_k * d_v <= MAX_CARRIED_BYTES else 1
     units = side if shares == 1 or sequences.beta is not None else 1
-    # Cotangents of shared keys are float32.
-    of_keys = 2 * (size + 4) if shares > 1 else 4 * side * size
+    # Cotangents of shared keys are summed in float32, in a block without a double and perhaps in memory.
+    of_keys = 2 * (size + 4) + 4 if shares > 1 else 4 * side * size
     of_chunk = 4 * side * d_k * d_v + 2 * chunk * (of_keys * d_k + 3 * side * size * d_v)
     most, total = min(MAX_CHUNKS, max(1, MAX_BYTES // of_chunk)), length // chunk
     chunks = max(n for n in range(1, most + 1) if total % n == 0)
