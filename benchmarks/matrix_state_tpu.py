@@ -2,8 +2,9 @@
 
 The script prints, for each chip, shape and pass, in bfloat16, in both directions and with resets:
 
-- the bytes that the kernel moves, as a multiple of q, k, v and the output once in the forward pass, and of
+- the bytes that the program moves, as a multiple of q, k, v and the output once in the forward pass, and of
   these with the cotangent of the output and three cotangents in the backward pass;
+- the same of the kernel alone, without the instructions around it;
 - the number of whole operands copied around the kernel;
 - the cycles of a token and head in the slower direction;
 - the share of these cycles in which the matrix units could compute the products. A product of the inverse
@@ -90,6 +91,7 @@ def rows(topologies, names):
             "operation": name,
             "pass": pass_name,
             "bytes": tpu_programs.moved_bytes(text) / least,
+            "kernel": tpu_programs.kernel_bytes(text) / least,
             "copies": tpu_programs.full_copies(text, batch * heads * length * min(d_k, d_v) * 2),
             "cycles": cycles,
             "loops": len(loops),
@@ -105,12 +107,14 @@ def main():
     parser.add_argument("--operations", nargs="*", default=SHAPES)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
-    print("| chip | operation | pass | bytes/least | copies | cycles a token | matrix units |")
-    print("|---|---|---|---|---|---|---|")
+    titles = ("chip", "operation", "pass", "bytes / least", "kernel / least", "copies", "cycles a token")
+    print(f"| {' | '.join((*titles, 'matrix units'))} |")
+    print("|---|---|---|---|---|---|---|---|")
     found = []
     for row in rows(arguments.topologies, arguments.operations):
         found.append(row)
-        figures = f"{row['bytes']:.2f} | {row['copies']} | {row['cycles']:.1f} | {100 * row['share']:.0f} %"
+        figures = f"{row['bytes']:.2f} | {row['kernel']:.2f} | {row['copies']} | {row['cycles']:.1f}"
+        figures += f" | {100 * row['share']:.0f} %"
         print(f"| {row['chip']} | {row['operation']} | {row['pass']} | {figures} |", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(found))

@@ -65,6 +65,11 @@ def moved_bytes(text: str) -> int:
     return sum(sum(sizes) for _, sizes in _entry_instructions(text))
 
 
+def kernel_bytes(text: str) -> int:
+    """Return the bytes of operands and results of the kernel that moves the most."""
+    return max(sum(sizes) for opcode, sizes in _entry_instructions(text) if opcode == "custom-call")
+
+
 def full_copies(text: str, array_bytes: int) -> int:
     """Return the number of instructions on whole operands that are not kernels, such as copies."""
     return sum(

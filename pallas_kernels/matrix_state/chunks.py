@@ -32,6 +32,7 @@ from pallas_kernels.matrix_state.decays import (
     HeadDecays,
     channel_decays,
     head_decays,
+    mix,
 )
 from pallas_kernels.matrix_state.triangular import (
     Inverse,
@@ -102,7 +103,7 @@ def read_with(
         A = beta * without_diagonal(cast(HeadDecays | ChannelDecays, decays).products(k, k, dtype))
         inverted = jax.lax.stop_gradient(inverse(A))
         U = cast(Array, solve(dtype, inverted, A, beta * (U - decays.read(k, state, dtype))))
-    o = decays.read(q, state, dtype) + decays.mix(q, k, U, dtype)
+    o = decays.read(q, state, dtype) + mix(decays, (q, k), U, dtype)
     if skip is not None:
         o += skip * v.astype(jnp.float32)
     return decays.write(k, U, state, dtype), o.astype(dtype)

@@ -39,10 +39,6 @@ class HeadDecays(NamedTuple):
         """Return a_i . k_j, decayed from j to i; zero above the diagonal."""
         return product("id,jd->ij", a, k, dtype=dtype) * self.D
 
-    def mix(self, a: Keys, k: Keys, U: Values, dtype: jnp.dtype) -> Values:
-        """Return what `a` reads of the values that the chunk writes, decayed up to each token."""
-        return product("ij,jv->iv", self.products(a, k, dtype), U, dtype=dtype)
-
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
         return self.c * product("id,dv->iv", a, state, dtype=dtype)
@@ -60,12 +56,6 @@ class HeadsDecays(NamedTuple):
     """
 
     heads: tuple[HeadDecays, ...]
-
-    def mix(self, a: Keys, k: Keys, U: Values, dtype: jnp.dtype) -> Values:
-        """Return what `a` reads of the values that the chunk writes, decayed up to each token."""
-        scores = product("id,jd->ij", a, k, dtype=dtype)
-        of_heads = [product("ij,jv->iv", scores * one.D, U, dtype=dtype) for one in self.heads]
-        return side_by_side(of_heads, U.shape[1])
 
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
@@ -118,10 +108,6 @@ class ChannelDecays(NamedTuple):
         a, k, G = (array.astype(jnp.float32)[None] for array in (a, k, self.G))
         return jnp.where(self.same, _channel_products(a, k, G, dtype)[0], 0.0)
 
-    def mix(self, a: Keys, k: Keys, U: Values, dtype: jnp.dtype) -> Values:
-        """Return what `a` reads of the values that the chunk writes, decayed up to each token."""
-        return product("ij,jv->iv", self.products(a, k, dtype), U, dtype=dtype)
-
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
         return product("id,dv->iv", a * self.c, state, dtype=dtype)
@@ -132,6 +118,22 @@ class ChannelDecays(NamedTuple):
 
 
 ChunkDecays = HeadDecays | HeadsDecays | ChannelDecays
+
+
+def mix(decays: ChunkDecays, keys: tuple[Keys, Keys], U: Values, dtype: jnp.dtype) -> Values:
+    """Return what queries read of the values that the chunk writes, decayed up to each token.
+
+    Args:
+        decays: the decays of the chunk.
+        keys: the queries and the keys.
+        U: the values.
+        dtype: the operand dtype of the products.
+    """
+    if not isinstance(decays, HeadsDecays):
+        return product("ij,jv->iv", decays.products(*keys, dtype), U, dtype=dtype)
+    scores = product("id,jd->ij", *keys, dtype=dtype)
+    of_heads = [product("ij,jv->iv", scores * one.D, U, dtype=dtype) for one in decays.heads]
+    return side_by_side(of_heads, U.shape[1])
 
 
 def head_decays(

@@ -98,11 +98,8 @@ def fits_lanes(sequences: HeadSequences, direction: str) -> bool:
 def make_grid(sequences: HeadSequences, direction: str, chunk: int) -> HeadGrid:
     """Return the grid of sequences whose length is a multiple of `chunk`."""
     (length, heads, d_v), (groups, d_k) = sequences.v.shape[1:], sequences.k.shape[2:]
-    side, shares, size = (
-        heads_side_by_side(sequences, direction),
-        heads // groups,
-        sequences.v.dtype.itemsize,
-    )
+    side, shares = heads_side_by_side(sequences, direction), heads // groups
+    size = sequences.v.dtype.itemsize
     of_set = heads // max(groups, 2 if direction == "both" else 1)
     steps = of_set // side if shares > 1 and 4 * of_set * d_k * d_v <= MAX_CARRIED_BYTES else 1
     units = side if shares == 1 or sequences.beta is not None else 1

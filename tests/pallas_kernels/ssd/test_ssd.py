@@ -122,6 +122,9 @@ def test_the_kernel_reads_heads_of_64_features_in_pairs(direction, groups):
 def test_heads_with_shared_keys_take_turns_at_blocks_if_their_states_fit(carried_bytes, monkeypatch):
     monkeypatch.setattr(tpu_grid, "MAX_CHUNKS", 1)
     monkeypatch.setattr(tpu_grid, "MAX_CARRIED_BYTES", carried_bytes)
+    keys, values = jnp.zeros((1, CHUNK, 1, 2)), jnp.zeros((1, CHUNK, 8, 2))
+    sequences = HeadSequences(keys, keys, values, values[..., 0], None, None)
+    assert tpu_grid.make_grid(sequences, "both", CHUNK).steps == (4 if carried_bytes else 1)
     # The batch keeps JAX from taking one program for the other.
     check((1 + (carried_bytes > 0), CHUNK + 3, 8, 2), 1, "both", implementation="pallas_interpret")
 
