@@ -114,8 +114,7 @@ def test_result_and_page_have_every_measurement(finished, tmp_path):
     assert "**gated_ssm, seed 0**, text: influence < uniform < random" in text
     assert "| gated_ssm.0 | smaller, dense |" in text
     assert [run.model for run in planned[::2]] == list(MODELS)
-    for run in planned:
-        assert (f"`{run.name}`" in text) == (run not in results)
+    assert f"Not run: {len(planned) - len(results)} of {len(planned)}" in text
 
 
 def test_texts_to_continue_are_complete_and_distinct(finished):
