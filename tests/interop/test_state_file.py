@@ -16,6 +16,7 @@ from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.models.registry import language_model_names
 from birdie_jax.models.saved_state import SavedState, cache_shapes, name_cache
 from birdie_jax.storage import make_path
@@ -52,6 +53,7 @@ SECTIONS = {
         HawkConfig(heads=HEADS),
         GriffinConfig("recurrent,attention"),
         AttentionConfig(HEADS, window=8),
+        Mamba2Config(head_features=4, state_size=4),
     ),
     # `generate` does not save this state, because it grows; the file format supports its cache.
     "no window": (AttentionConfig(HEADS),),

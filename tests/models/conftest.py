@@ -40,12 +40,22 @@ SECTIONS = (
     # Three layers are one period and one layer of the next.
     GriffinConfig("recurrent,attention"),
 )
+# Mixers with other fields, which change their parameters, by the name that `make` takes.
+VARIANTS = {
+    "mamba2_groups": ("mamba2", Mamba2Config(head_features=4, state_size=4, groups=2)),
+    "gated_deltanet_shared_keys": ("gated_deltanet", GatedDeltaNetConfig(heads=4, key_heads=2)),
+    # With shared keys, XLA of JAX 0.10 crashes on CPUs when it compiles a vmap of this gradient.
+    "gated_deltanet_by_channel": (
+        "gated_deltanet",
+        GatedDeltaNetConfig(heads=4, channel_decay=True, negative_eigenvalues=True),
+    ),
+}
 # One model per mixer: the first model with this mixer.
 BY_MIXER = {
     architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(language_model_names())
 }
 SLOW = pytest.mark.slow
-KINDS = kinds(fast={(name, True) for name in BY_MIXER.values()})
+KINDS = kinds(fast={(name, True) for name in BY_MIXER.values()}) + kinds(VARIANTS)
 ENCODER_KINDS = [
     pytest.param((name, True), id=name, marks=() if name in ("bigs", "stack_attention") else SLOW)
     for name in encoder_names()
@@ -116,13 +126,15 @@ def make():
         return {"params": jax.tree_util.tree_map_with_path(enlarged, variables["params"])}
 
     def build(**fields):
+        if fields.get("name") in VARIANTS:
+            name, section = VARIANTS[fields["name"]]
+            fields |= {"name": name, "sections": (section,)}
         layers = 3 if fields.get("name") == "griffin" else 2
         sizes = {"layers": layers, "features": 16, "state": 16, "mlp_features": 32, "sections": SECTIONS}
         exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
         config = ModelConfig(**(sizes | exact | fields))
         # Direction, types and remat do not change the parameters (test_compute.py).
         plain = replace(config, dtype="float32", remat="none", bidirectional=True, scan_dtype="float32")
-        plain = replace(plain, sections=SECTIONS)
         return build_model(config, VOCAB), variables_of(build_model(plain, VOCAB))
 
     return build

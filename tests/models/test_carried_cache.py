@@ -9,7 +9,7 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.layout import causal_layout, continued_layout, packed_layout
 from tests.generation.conftest import kinds
-from tests.models.conftest import BY_MIXER, VOCAB, compiled, tiered
+from tests.models.conftest import BY_MIXER, VARIANTS, VOCAB, compiled, tiered
 from tests.quick_jit import quick_jit
 
 ROWS, LENGTH, CUT, LAST = 2, 11, 6, 8
@@ -17,7 +17,8 @@ ROWS, LENGTH, CUT, LAST = 2, 11, 6, 8
 
 # Only mixers have a cache, so one model per mixer is enough. With a window the cache is a ring.
 @pytest.fixture(
-    params=[*kinds(BY_MIXER.values(), fast={("gated_ssm_plus", True)}), ("window", True)], ids=str
+    params=[*kinds([*BY_MIXER.values(), *VARIANTS], fast={("gated_ssm_plus", True)}), ("window", True)],
+    ids=str,
 )
 def kind(request):
     return request.param
@@ -61,7 +62,10 @@ def test_parts_match_the_whole_in_values_and_gradients(carried):
     assert jnp.linalg.norm(expected[tokens[0, CUT - 1]]) > 1e-6, "the first part must matter"
 
 
-@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, ["gated_ssm_plus", "hawk"]))
+@pytest.mark.parametrize(
+    "name",
+    tiered({"gated_ssm_plus"}, ["gated_ssm_plus", "hawk", "mamba", "mamba2", "gated_deltanet", *VARIANTS]),
+)
 def test_skipped_tokens_change_nothing(name, make):
     """The outputs of other tokens, and the cache, are the same as without skipped tokens."""
     model, variables = make(name=name)
@@ -72,14 +76,14 @@ def test_skipped_tokens_change_nothing(name, make):
         jnp.array([False, True, False]),
     )
     hidden_of = compiled(model, "hidden")
-    random = iter(jax.random.split(jax.random.key(0)))
+    random = iter(jax.random.split(jax.random.key(0), 9))
     cache = jax.tree.map(lambda leaf: jax.random.normal(next(random), leaf.shape), model.empty_cache(3))
     few = continued_layout(lengths, begins, in_context[:, :2])._replace(skipped=None)
     expected, expected_cache = hidden_of(variables, tokens[:, :2], few, cache)
     layout = continued_layout(lengths.at[2].set(0), begins, in_context)
     hidden, after = hidden_of(variables, tokens, layout, cache)
     np.testing.assert_allclose(hidden[:2, :2], expected[:2], rtol=1e-5, atol=1e-5)
-    for found, given, wanted in zip(after, cache, expected_cache, strict=True):
+    for found, given, wanted in zip(*map(jax.tree.leaves, (after, cache, expected_cache)), strict=True):
         np.testing.assert_allclose(found[:, :2], wanted[:, :2], rtol=1e-5, atol=1e-5)
         # A row without tokens keeps its cache bit for bit.
         np.testing.assert_array_equal(found[:, 2], given[:, 2])
