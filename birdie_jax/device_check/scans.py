@@ -1,13 +1,15 @@
 """The correctness and speed of each implementation of a model's scan on a device.
 
-One period of the model's layers reads packed rows with contexts and resets. The check compares its output
-and the gradients of all its parameters with XLA's in float32. An implementation is correct if the distance
-of each is at most twice that of XLA's in the model's own types.
+One period of the model's layers reads packed rows with contexts and resets, and one more token from a cache.
+The check compares its output, the gradients of all its parameters, and the cache after the token with XLA's
+in float32. An implementation is correct if the distance of each is at most twice that of XLA's in the model's
+own types.
 """
 
 import statistics
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +20,9 @@ from birdie_jax.batch import Batch
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.errors import one_line
 from birdie_jax.models import build_model
+from birdie_jax.models.language_model import looped_hidden
 from birdie_jax.models.layer_stacks import pattern_configs
-from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.layout import batch_layout, causal_layout
 from birdie_jax.models.registry import architecture_of, mixer_config
 from pallas_kernels import linear_scan, selective_scan
 
@@ -163,9 +166,25 @@ def _arrays(model: ModelConfig, implementation: str, params: Any, batch: Batch) 
     x, gradients = _gradient(model, implementation)(params, batch, weights)
     # Values on padding have no meaning.
     named = {"output": x * (weights != 0)}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
-        named[f"the gradient of {jax.tree_util.keystr(path, simple=True, separator='.')}"] = leaf
+    hidden, cache = _decode_token(model, implementation, params, batch)
+    named["the output of a decoded token"] = hidden
+    for kind, tree in (("the gradient of", gradients), ("the decoding cache,", cache)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            named[f"{kind} {jax.tree_util.keystr(path, simple=True, separator='.')}"] = leaf
     return {name: np.asarray(leaf, np.float64) for name, leaf in named.items()}
+
+
+def _decode_token(model: ModelConfig, implementation: str, params: Any, batch: Batch) -> tuple[Any, Any]:
+    """Return the output of a token after a random cache, and the cache after it."""
+    module = build_model(replace(model, scan_implementation=implementation), _VOCAB_SIZE)
+    tokens, random = jnp.asarray(batch.tokens[:, :1]), np.random.default_rng(0)
+
+    def draw(leaf: jax.Array) -> jax.Array:
+        drawn = random.normal(size=leaf.shape)
+        return jnp.asarray(drawn, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    cache = jax.tree.map(draw, module.empty_cache(len(tokens), 1))
+    return jax.jit(partial(looped_hidden, module))(params, cache, tokens, causal_layout(*tokens.shape))
 
 
 def distances(found: Arrays, reference: Arrays) -> dict[str, float]:

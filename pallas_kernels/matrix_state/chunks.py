@@ -1,7 +1,7 @@
 """Recurrences with a matrix state per head in chunks of matrix products, with a custom derivative.
 
 Within a chunk of C tokens, all work is matrix products; a loop passes the state from chunk to chunk. The
-derivative keeps only the arguments. It runs the loop again for the states that enter the chunks, T / C
+derivative here keeps only the arguments. It runs the loop again for the states that enter the chunks, T / C
 matrices per head. Then it goes through the chunks from the last to the first and recomputes each from its
 state.
 

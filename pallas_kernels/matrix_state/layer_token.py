@@ -32,6 +32,7 @@ def read_layer_token(
         sequences: the arguments, with one token per row.
         state: the state before the token.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform.
+            "pallas_gpu" has no kernel for a token, and means "xla" here.
         keys_last: whether the state of a head is [d_v, d_k] instead of [d_k, d_v].
     """
     by_kernel, by_slices = partial(_by_kernel, keys_last), partial(_by_slices, keys_last)
@@ -41,7 +42,7 @@ def read_layer_token(
         programs["tpu"] = by_kernel
     if implementation is not None:
         chosen = partial(by_kernel, interpret=implementation == "pallas_interpret")
-        programs = {"default": by_slices if implementation == "xla" else chosen}
+        programs = {"default": by_slices if implementation in ("xla", "pallas_gpu") else chosen}
     o, states = jax.lax.platform_dependent(sequences, *state, **programs)
     return o, state._replace(states=states)
 

@@ -8,6 +8,9 @@ import pytest
 from birdie_jax.config import ModelConfig
 from birdie_jax.device_check import scans
 from birdie_jax.device_check.scans import check_scans, distances, packed_batch, scan_candidates
+from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
+from birdie_jax.models.mamba2 import Mamba2Config
+from pallas_kernels.matrix_state import token_tpu
 
 MODEL = ModelConfig(
     name="gated_ssm_plus", layers=2, features=16, state=16, mlp_features=32, dtype="float32", remat="auto"
@@ -21,6 +24,8 @@ MODEL = ModelConfig(
         ("mamba", "tpu", ("xla", "pallas_tpu")),
         # Mosaic requires an attached GPU.
         ("griffin", "gpu", ("xla",)),
+        ("mamba2", "tpu", ("xla", "pallas_tpu")),
+        ("gated_deltanet", "gpu", ("xla", "pallas_gpu")),
         ("transformer", "tpu", ()),
         ("bigs", "tpu", ()),
     ],
@@ -54,15 +59,43 @@ def test_the_check_separates_right_wrong_and_failing_implementations(monkeypatch
     assert "'nothing' is unknown" in failing.problem
 
 
-@pytest.mark.slow
-def test_a_kernel_passes_in_the_training_types(monkeypatch):
-    # An interpreted kernel takes a minute per call.
+def test_decays_by_channel_have_no_kernel():
+    sections = (GatedDeltaNetConfig(channel_decay=True),)
+    model = replace(MODEL, name="gated_deltanet", sections=sections)
+    assert scan_candidates(model, "tpu") == ("xla",)
+
+
+@pytest.fixture
+def few_calls(monkeypatch):
+    """Interpreted kernels take long."""
     monkeypatch.setattr(scans, "_ROWS", 1)
     monkeypatch.setattr(scans, "_REPEATS", 1)
-    model = replace(MODEL, dtype="bfloat16", scan_dtype="bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_calls")
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "mamba2"])
+def test_a_kernel_passes_in_the_training_types(name):
+    sections = (Mamba2Config(head_features=4, state_size=4),)
+    model = replace(MODEL, name=name, dtype="bfloat16", scan_dtype="bfloat16", sections=sections)
     found = check_scans(model, ("xla", "pallas_interpret"), rows=1, length=32)
     assert [one.problem for one in found] == ["", ""]
     assert all(1e-4 < one.error < 0.5 for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_calls")
+def test_a_wrong_kernel_of_a_single_token_is_found(monkeypatch):
+    read_token = token_tpu.read_token
+
+    def wrong(*arguments, **options):
+        o, states = read_token(*arguments, **options)
+        return o, 1.01 * states
+
+    monkeypatch.setattr(token_tpu, "read_token", wrong)
+    model = replace(MODEL, name="gated_deltanet")
+    _, kernel = check_scans(model, ("pallas_interpret",), rows=1, length=32)
+    assert kernel.problem.startswith("the decoding cache, ") and "is 0.01 from float32" in kernel.problem
 
 
 def test_distances_are_relative_and_infinite_for_nan():

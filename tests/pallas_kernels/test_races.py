@@ -9,9 +9,12 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels.gated_scan import tpu as gated
 from pallas_kernels.linear_scan import tpu as linear
 from pallas_kernels.linear_scan import tpu_call
+from pallas_kernels.matrix_state import tpu as matrix
+from pallas_kernels.matrix_state import tpu_grid
 from tests.pallas_kernels.gated_scan.cells import GATED
 from tests.pallas_kernels.gated_scan.oracle import layer_inputs
 from tests.pallas_kernels.linear_scan.oracle import inputs
+from tests.pallas_kernels.matrix_state import oracle
 
 SHAPE = (1, 256, 256)
 
@@ -57,4 +60,17 @@ def test_gated_scan_has_no_races(detector, capsys):
     options = {"direction": "both", "interpret": detector}
     _, _, chunk_h0 = gated.forward(GATED, arrays, **options)
     jax.block_until_ready(gated.backward(GATED, arrays, chunk_h0, dy, dlast, **options))
+    assert "RACE" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_matrix_states_have_no_races(groups, detector, capsys, monkeypatch):
+    """With three blocks per head. Heads that share keys add to the same cotangents."""
+    monkeypatch.setattr(tpu_grid, "MAX_CHUNKS", 1)
+    drawn = oracle.draw((2, 24, 4, 4), groups=groups, added=groups == 1)
+    sequences, state, do, dlast = oracle.to_arrays(drawn)
+    options = {"direction": "both", "chunk": 8, "interpret": detector}
+    *_, block_states = matrix.forward(sequences, None, state, **options)
+    jax.block_until_ready(matrix.backward(sequences, None, block_states, (do, dlast), **options))
     assert "RACE" not in capsys.readouterr().out

@@ -43,7 +43,7 @@ def values_and_gradients(direction, chunk_size, arrays, implementation="xla"):
 
 
 def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e-5, **options):
-    implementation = options.pop("implementation", "xla")
+    implementation, all_elements = options.pop("implementation", "xla"), options.pop("all_elements", True)
     sequences, state, do, dlast = oracle.draw(shape, direction=direction, **options)
     given = oracle.to_arrays((sequences, state, do, dlast))
     sequences_in, state_in, do_in, dlast_in = given
@@ -61,7 +61,13 @@ def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e
     expected_o, expected_last = oracle.scan(*rounded, direction)
     assert_close(o, expected_o, tolerance)
     assert_close(last, expected_last, tolerance)
-    for name, expected in oracle.gradients(*rounded, do, dlast, direction).items():
+    total = oracle.total_of(rounded[0], do, dlast, direction)
+    arguments = {name: array for name, array in rounded[0]._asdict().items() if name != "resets"}
+    arguments["state"] = rounded[1]
+    if not all_elements:
+        oracle.compare_along(total, arguments, found, tolerance)
+        return
+    for name, expected in oracle.complex_step(total, arguments).items():
         assert np.isfinite(np.asarray(found[name], np.float32)).all(), name
         assert_close(found[name], expected, tolerance)
 
@@ -108,12 +114,25 @@ def test_the_kernel_reads_pairs_of_heads_with_shared_keys():
 
 
 @pytest.mark.slow
-def test_the_kernel_matches_the_definition_in_bfloat16_without_resets():
+@pytest.mark.parametrize(("direction", "resets"), [("both", 0), ("forward", 0.2), ("reverse", 0.2)])
+def test_the_kernel_matches_the_definition_in_bfloat16(direction, resets):
     check(
-        *((1, 40, 2, 4), "both"),
+        *((1, 40, 2, 4), direction),
         dtype=jnp.bfloat16,
         tolerance=3e-2,
-        resets=False,
+        resets=resets,
+        implementation="pallas_interpret",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [128, 129])
+def test_the_kernel_matches_the_definition_in_chunks_of_128_tokens(length):
+    check(
+        *((1, length, 2, 64), "both"),
+        **{"d_k": 64, "resets": 0.02, "chunk_size": 128},
+        tolerance=5e-5,
+        all_elements=False,
         implementation="pallas_interpret",
     )
 
@@ -153,7 +172,7 @@ def test_the_kernel_refuses_decays_by_channel():
     length=st.integers(1, 40),
     heads=st.sampled_from([(2, 2), (4, 2), (2, 1), (6, 2)]),
     direction=st.sampled_from(DIRECTIONS),
-    kind=st.fixed_dictionaries({"by_channel": st.booleans(), "resets": st.booleans()}),
+    kind=st.fixed_dictionaries({"by_channel": st.booleans(), "resets": st.sampled_from([0, 0.2])}),
     seed=st.integers(0, 100),
 )
 def test_any_shape_matches_the_definition(batch, length, heads, direction, kind, seed):  # noqa: PLR0917
@@ -162,16 +181,33 @@ def test_any_shape_matches_the_definition(batch, length, heads, direction, kind,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [1, 63, 64, 65, 1000, 4097])
-def test_lengths_around_chunk_borders_match_the_definition(length):
-    """Compare only values, because the definition is a slow loop in Python."""
-    sequences, state, _, _ = oracle.draw((1, length, 2, 3), d_k=4)
-    arguments, first = oracle.to_arrays((sequences, state))
-    read = partial(quick_jit(gated_delta_rule, static_argnames=("direction",)), direction="both")
-    o, last = read(*arguments[:5], initial_state=first, resets=arguments.resets)
-    expected_o, expected_last = oracle.scan(sequences, state, "both")
-    assert_close(o, expected_o, 2e-5)
-    assert_close(last, expected_last, 2e-5)
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize(
+    ("length", "direction"),
+    [(1, "both"), (1, "reverse"), (63, "forward"), (64, "reverse"), (65, "both"), (4097, "both")],
+)
+def test_lengths_around_chunk_borders_match_the_definition(length, direction, by_channel):
+    """With 64 features, a chunk has 64 tokens on CPUs too."""
+    check(
+        *((1, length, 2, 64), direction),
+        **{"d_k": 64, "by_channel": by_channel, "chunk_size": 64, "resets": 0.02},
+        tolerance=5e-5,
+        all_elements=False,
+    )
+
+
+def test_similar_keys_keep_their_precision():
+    """Here powers of a chunk's triangular matrix have entries of more than 1,000."""
+    sequences, state, _, _ = oracle.draw((1, 128, 2, 64), d_k=64, resets=False)
+    keys = sequences.k + np.ones(64) / 4
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    similar = sequences._replace(k=keys, g=0.01 * sequences.g, beta=np.full_like(sequences.beta, 0.9))
+    assert np.mean(keys[0, :64, 0] @ keys[0, :64, 0].T) > 0.75
+    arguments, first = oracle.to_arrays((similar, state))
+    o, last = gated_delta_rule(*arguments[:5], initial_state=first, direction="both")
+    expected = oracle.scan(similar, state, "both")
+    assert_close(o, expected[0])
+    assert_close(last, expected[1])
 
 
 def test_a_reset_keeps_the_precision_of_later_decays():

@@ -11,7 +11,7 @@ STEP = 1e-30
 
 
 def draw(
-    shape, *, groups=None, d_k=3, by_channel=False, added=False, seed=0, direction="both", resets=True
+    shape, *, groups=None, d_k=3, by_channel=False, added=False, seed=0, direction="both", resets=0.2
 ):
     """Return the arguments of a recurrence, its first state, and cotangents of both results, in float64.
 
@@ -23,7 +23,7 @@ def draw(
         added: whether the state adds values without the delta rule, and beta is None.
         seed: the seed of the random numbers.
         direction: the direction; "both" has two arrays of resets.
-        resets: whether there are resets, at a fifth of the tokens.
+        resets: the share of tokens with a reset; without any, there are no arrays of resets.
     """
     random = np.random.default_rng(seed)
     batch, length, heads, d_v = shape
@@ -36,7 +36,7 @@ def draw(
     g[random.uniform(size=g.shape) < 1 / 8] = 0
     beta = None if added else random.uniform(0, 2, (batch, length, heads))
     count = 2 if direction == "both" else 1
-    flags = tuple(random.uniform(size=(count, batch, length)) < 1 / 5) if resets else None
+    flags = tuple(random.uniform(size=(count, batch, length)) < resets) if resets else None
     v, do = random.normal(size=(2, *shape))
     state, dlast = random.normal(size=(2, batch, heads, d_k, d_v))
     return HeadSequences(q, k, v, g, beta, flags), state, do, dlast
@@ -84,8 +84,28 @@ def complex_step(function, arguments):
     return found
 
 
-def gradients(sequences, state, do, dlast, direction):
-    """Return the cotangents of the arguments by name; the first state has the name `state`."""
+def compare_along(function, arguments, found, tolerance):
+    """Compare cotangents with the derivative of a scalar function along a random direction of each array.
+
+    Use it where `complex_step` would take too long. `function` and `arguments` are as there.
+    """
+    random = np.random.default_rng(1)
+    given = {name: array for name, array in arguments.items() if array is not None}
+    directions = {name: random.normal(size=array.shape) for name, array in given.items()}
+    moved = {
+        name: np.stack([array + 1j * STEP * directions[name] * (name == other) for other in given])
+        for name, array in given.items()
+    }
+    derivatives = function(arguments | moved).imag / STEP
+    for name, derivative in zip(given, derivatives, strict=True):
+        cotangent = np.asarray(found[name], np.float64)
+        # The derivative is about as large as the norm, however many of its terms cancel.
+        error = abs(np.vdot(cotangent, directions[name]) - derivative)
+        assert error <= tolerance * np.linalg.norm(cotangent), (name, error)
+
+
+def total_of(sequences, do, dlast, direction):
+    """Return the function of the arguments by name, `state` too, whose gradient is their cotangents."""
 
     def total(arguments):
         state = arguments["state"]
@@ -93,8 +113,7 @@ def gradients(sequences, state, do, dlast, direction):
         o, last = scan(HeadSequences(resets=sequences.resets, **rest), state, direction)
         return np.sum(o * do, axis=(-4, -3, -2, -1)) + np.sum(last * dlast, axis=(-4, -3, -2, -1))
 
-    arguments = {name: array for name, array in sequences._asdict().items() if name != "resets"}
-    return complex_step(total, arguments | {"state": state})
+    return total
 
 
 def to_arrays(tree, dtype=jnp.float32):

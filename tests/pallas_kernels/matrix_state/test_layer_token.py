@@ -24,7 +24,7 @@ def draw(keys_last, *, shape=(2, 1, 4, 130), d_k=8, groups=2, **options):
     return sequences, before, (o, after)
 
 
-@pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
+@pytest.mark.parametrize("implementation", ["xla", "pallas_gpu", "pallas_interpret"])
 @pytest.mark.parametrize(
     ("keys_last", "options"),
     [
