@@ -10,8 +10,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.engine.state import TrainState
+from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.language_model import parameter_shapes
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.planning.model_flops import model_flops_per_token, state_bytes
 
 
@@ -70,6 +74,24 @@ def test_a_window_shorter_than_the_row_replaces_its_length():
         for model, length in ((config(name="transformer"), 100), (windowed, 128), (windowed, 256))
     )
     assert short == long == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "by_hand"),
+    [
+        # For each of 12 heads, a product reads and one writes a matrix of 4 x 8.
+        ("mamba2", 12 * 2 * 4 * 8),
+        # For each of 4 heads, a product reads, one corrects and one writes a matrix of 6 x 12.
+        ("gated_deltanet", 4 * 3 * 6 * 12),
+    ],
+)
+def test_the_products_with_matrix_states_count(name, by_hand):
+    sections = (Mamba2Config(head_features=4, state_size=8), GatedDeltaNetConfig(heads=4))
+    model = config(name=name, sections=sections)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(build_model(model, 384))))
+    # A multiplication and an addition, in two layers, forward and twice backward.
+    expected = 6 * parameters + 2 * 2 * 3 * by_hand
+    assert model_flops_per_token(model, 384, 128) == expected
 
 
 def test_the_attention_layers_of_a_hybrid_grow_with_the_row():
