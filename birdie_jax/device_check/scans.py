@@ -1,9 +1,9 @@
 """The correctness and speed of each implementation of a model's scan on a device.
 
-One period of the model's layers reads packed rows with contexts and resets, and one more token from a cache.
+One period of the model's layers reads packed rows with contexts and resets, and one token after a cache.
 The check compares its output, the gradients of all its parameters, and the cache after the token with XLA's
-in float32. An implementation is correct if the distance of each is at most twice that of XLA's in the model's
-own types.
+in float32. An implementation is correct if the distance of each is at most twice that of XLA's in the
+model's own types.
 """
 
 import statistics

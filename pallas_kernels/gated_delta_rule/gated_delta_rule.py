@@ -39,8 +39,8 @@ def gated_delta_rule(
 
     The operation reads the sequence in chunks of matrix products. Their operands have the dtype of v (on
     a CPU float32), and their sums are float32. Decays, the inverse of a chunk's triangular matrix and the
-    state are float32. The derivative keeps only the arguments, and the kernel for TPUs also the state before
-    each block of up to 16 chunks. It recomputes the states between chunks, and each chunk from its state.
+    state are float32. The derivative keeps only the arguments; on a TPU it also keeps the state before each
+    block of up to 16 chunks. It recomputes the states between chunks, and each chunk from its state.
 
     A token with g_t = 0 and beta_t = 0 leaves the state unchanged; use such tokens as padding.
 

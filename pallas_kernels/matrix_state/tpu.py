@@ -2,10 +2,10 @@
 
 Chunks, their inverse and the state stay on the chip. A grid step reads a block of tokens of one head, or of
 two heads side by side, chunk after chunk, with the state in scratch memory. The blocks of a head come one
-after another; heads that share keys take turns at each block. The forward pass reads q, k, v, the decays and
-beta once, and writes o once. For the gradient, it also writes the state that enters each block. The gradient
-runs a block again to compute the states that enter its chunks, which stay on the chip. Then it goes through
-the chunks from the last to the first in reading order (`tpu_blocks`).
+after another; heads that share keys take turns at each block. The forward pass reads q, k, v, the decays
+and beta once, and writes o once. For the gradient, it also writes the state that enters each block. The
+gradient runs a block again to compute the states that enter its chunks, which stay on the chip. Then it
+goes through the chunks from the last to the first in reading order (`tpu_blocks`).
 
 For heads that are read in reverse, blocks and chunks are visited from the end, and masks are transposed,
 without copies.

@@ -41,7 +41,7 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
 
     The operation reads the sequence in chunks of matrix products. Their operands have the dtype of x (on
     a CPU float32), and their sums are float32. Steps, decays and the state are float32. The derivative
-    keeps only the arguments, and the kernel for TPUs also the state before each block of up to 16 chunks. It
+    keeps only the arguments; on a TPU it also keeps the state before each block of up to 16 chunks. It
     recomputes the states between chunks, and each chunk from its state.
 
     A token with s_t = 0 leaves the state unchanged; use such tokens as padding.

@@ -41,7 +41,7 @@ def is_uniform(share):
     """Return whether numbers are uniform from 0 to 1, by Kolmogorov and Smirnov at 0.001."""
     share = np.sort(share)
     distance = np.abs(share - np.arange(share.size) / share.size).max()
-    return 0 <= share[0] and share[-1] <= 1 and distance < 1.95 * share.size**-0.5
+    return share[0] >= 0 and share[-1] <= 1 and distance < 1.95 * share.size**-0.5
 
 
 def test_initial_decays_give_long_memories(built):

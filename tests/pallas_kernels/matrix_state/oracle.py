@@ -10,9 +10,7 @@ from pallas_kernels.matrix_state.sequences import HeadSequences
 STEP = 1e-30
 
 
-def draw(
-    shape, *, groups=None, d_k=3, by_channel=False, added=False, seed=0, direction="both", resets=0.2
-):
+def draw(shape, *, groups=None, d_k=3, by_channel=False, added=False, seed=0, direction="both", resets=0.2):
     """Return the arguments of a recurrence, its first state, and cotangents of both results, in float64.
 
     Args:

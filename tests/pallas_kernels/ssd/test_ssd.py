@@ -18,6 +18,7 @@ from tests.quick_jit import quick_jit
 
 DIRECTIONS = ("forward", "reverse", "both")
 CHUNK = 8
+SETTINGS = {"implementation": "xla", "chunk_size": CHUNK}
 
 
 def draw(shape, groups, *, N=3, seed=0, direction="both", resets=0.2, **left_out):
@@ -63,8 +64,8 @@ def scan(arguments, resets, direction):
     return y + (0 if D is None else D[..., None, None, :, None] * x), last.swapaxes(-1, -2)
 
 
-@partial(quick_jit, static_argnums=(0, 1, 2))
-def values_and_gradients(direction, implementation, chunk_size, arguments, resets, cotangents):
+@partial(quick_jit, static_argnums=(0, 1))
+def values_and_gradients(direction, settings, arguments, resets, cotangents):
     """Return (y, last state) and the cotangents of the arguments by name."""
 
     def read(arguments):
@@ -72,8 +73,7 @@ def values_and_gradients(direction, implementation, chunk_size, arguments, reset
             **arguments,
             resets=resets,
             direction=direction,
-            chunk_size=chunk_size,
-            implementation=implementation,
+            **dict(settings),
         )
 
     results, pull_back = jax.vjp(read, arguments)
@@ -81,14 +81,14 @@ def values_and_gradients(direction, implementation, chunk_size, arguments, reset
 
 
 def check(shape, groups, direction, *, dtype=jnp.float32, tolerance=1e-5, **options):
-    implementation, all_elements = options.pop("implementation", "xla"), options.pop("all_elements", True)
-    chunk_size = options.pop("chunk_size", CHUNK)
+    all_elements = options.pop("all_elements", True)
+    settings = {name: options.pop(name, default) for name, default in SETTINGS.items()}
     arguments, resets, dy, dlast = draw(shape, groups, direction=direction, **options)
     given = oracle.to_arrays(arguments)
     given |= {name: given[name].astype(dtype) for name in ("x", "B", "C")}
     flags = jax.tree.map(jnp.asarray, resets)
     cotangents = jnp.asarray(dy, dtype), jnp.asarray(dlast, jnp.float32)
-    results, found = values_and_gradients(direction, implementation, chunk_size, given, flags, cotangents)
+    results, found = values_and_gradients(direction, tuple(settings.items()), given, flags, cotangents)
     y, last = results
     assert (y.dtype, last.dtype) == (dtype, jnp.float32)
     # The definition reads the rounded inputs.
