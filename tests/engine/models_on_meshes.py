@@ -12,7 +12,7 @@ from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, T
 from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.engine import TrainState
 from birdie_jax.engine.mesh import arrange, batch_sharding, fill_in_sizes, state_sharding
-from birdie_jax.models import build_model, encoder_names
+from birdie_jax.models import build_model, encoder_names, gated_deltanet, mamba2
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
@@ -41,22 +41,35 @@ SECTIONS = (
     GatedDeltaNetConfig(heads=4),
     GriffinConfig("recurrent,attention"),
 )
+# Mixers with other fields, by the name in `TABLE`.
+VARIANTS = {
+    "mamba2_groups": ("mamba2", Mamba2Config(head_features=4, state_size=4, groups=2)),
+    "gated_deltanet_by_channel": ("gated_deltanet", GatedDeltaNetConfig(heads=4, channel_decay=True)),
+    "gated_deltanet_shared_keys": ("gated_deltanet", GatedDeltaNetConfig(heads=4, key_heads=2)),
+}
 # (data, fsdp, tensor, sequence), the models that are tried there.
 TABLE = {
     (1, 8, 1, 1): (("gated_ssm_plus", BOTH),),
     (1, 1, 8, 1): (("hawk", BOTH),),
-    (1, 1, 1, 8): (("mamba", CAUSAL), ("gated_deltanet", BOTH)),
+    (1, 1, 1, 8): (("mamba", CAUSAL), ("gated_deltanet_by_channel", BOTH)),
     (2, 1, 4, 1): (("gated_ssm", BOTH), ("transformer", BOTH)),
     (2, 2, 2, 1): (("mamba", BOTH), ("griffin", BOTH)),
-    (1, 2, 1, 4): (("gated_ssm_plus", CAUSAL), ("mamba2", BOTH)),
+    (1, 2, 1, 4): (("gated_ssm_plus", CAUSAL), ("mamba2_groups", CAUSAL)),
     (2, 1, 2, 2): (("hawk", CAUSAL), ("birdie_ssm", BOTH)),
-    (1, 2, 2, 2): (("gated_ssm_plus", BOTH), ("mamba", BOTH), ("gated_deltanet", BOTH), ("mamba2", CAUSAL)),
+    (1, 2, 2, 2): (
+        *(("gated_ssm_plus", BOTH), ("mamba", BOTH), ("mamba2", BOTH)),
+        ("gated_deltanet_shared_keys", BOTH),
+    ),
 }
 
 
 # Where the positions that bear loss are gathered: from the parts of a row, and beside a divided vocabulary.
 MASKED_TABLE = {(1, 2, 2, 2): ("gated_ssm_plus",), (2, 2, 2, 1): encoder_names()}
-RECURRENCE_MESHES = ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1))
+RECURRENCE_MESHES = {
+    "gated_ssm": ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1)),
+    "mamba2": ((1, 1, 1, 8), (1, 1, 2, 4)),
+    "gated_deltanet": ((1, 1, 1, 8), (1, 1, 2, 4)),
+}
 
 
 def packed_batch():
@@ -88,40 +101,75 @@ def loss_of(model, params, batch, max_loss_positions=None):
     return jnp.sum(sums.loss) / jnp.sum(batch.loss_mask), sums
 
 
-def recurrences():
-    """Values and all gradients of a recurrence with a state before and after it, cut by many resets."""
+def drawn_recurrences():
+    """Return by name the layer of a direction, its arrays, the state before them, and their resets."""
     random = np.random.default_rng(1)
     rows, length, channels = 4, 16, 8
-    draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    a = jnp.asarray(random.uniform(0, 4, (rows, length, channels)), jnp.float32)
-    x, h0 = draw(rows, length, channels), draw(rows, channels)
-    weights, weights_last = draw(rows, length, channels), draw(rows, channels)
-    resets = tuple(jnp.asarray(random.uniform(size=(rows, length)) < 0.1) for _ in range(2))
-    vector = jnp.asarray(random.uniform(0.5, 1, channels), jnp.float32)
-    for sizes in RECURRENCE_MESHES:
-        mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 4)
-        for bidirectional in (BOTH, CAUSAL):
 
-            def total(a, x, h0, vector, bidirectional=bidirectional):
-                y, last = sharded_recurrence(
-                    make_recurrence(GATED_SSM, ScanSettings(bidirectional, jnp.float32, "xla")),
-                    RecurrenceOperands(((x, x, a), x), (vector,)),
-                    h0,
-                    resets if bidirectional else resets[:1],
-                    bidirectional=bidirectional,
-                )
-                return jnp.sum(weights * y) + jnp.sum(weights_last * last), (y, last)
+    def draw(*shape):
+        return jnp.asarray(random.normal(size=shape), jnp.float32)
 
-            step = jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
-            expected = quick_jit(step)(a, x, h0, vector)
-            with jax.set_mesh(mesh):
-                result = quick_jit(step)(a, x, h0, vector)
-            compare = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-            jax.tree.map(compare, jax.device_get(result), jax.device_get(expected))
-            print("recurrence", sizes, bidirectional)
+    def uniform(low, high, *shape):
+        return jnp.asarray(random.uniform(low, high, shape), jnp.float32)
+
+    def gated_ssm(bidirectional):
+        return make_recurrence(GATED_SSM, ScanSettings(bidirectional, jnp.float32, "xla"))
+
+    resets = tuple(uniform(0, 1, rows, length) < 0.1 for _ in range(2))
+    a, x = uniform(0, 4, rows, length, channels), draw(rows, length, channels)
+    # Heads are the channels that a mesh divides. A state is a matrix of 3 x 2.
+    u, v, q, k = (draw(rows, length, channels, features) for features in (3, 2, 3, 3))
+    k /= jnp.linalg.norm(k, axis=-1, keepdims=True)
+    B, C = draw(2, rows, length, 1, 2)
+    rates, D, bias = -uniform(0, 1, channels), draw(channels), draw(channels)
+    g, beta = -uniform(0, 1, rows, length, channels), uniform(0, 2, rows, length, channels)
+    matrices = draw(rows, channels, 3, 2)
+    return resets, {
+        "gated_ssm": (
+            gated_ssm,
+            RecurrenceOperands(((x, x, a), x), (uniform(0.5, 1, channels),)),
+            draw(rows, channels),
+        ),
+        "mamba2": (
+            lambda bidirectional: mamba2.make_recurrence("xla"),
+            RecurrenceOperands((u, x), (rates, D, bias), (B, C)),
+            matrices,
+        ),
+        "gated_deltanet": (
+            lambda bidirectional: gated_deltanet.make_recurrence("xla"),
+            RecurrenceOperands((v, q, k, g, beta), ()),
+            matrices,
+        ),
+    }
+
+
+def recurrences():
+    """Values and all gradients of recurrences with a state before and after, cut by many resets."""
+    resets, drawn = drawn_recurrences()
+    for name, (make, operands, h0) in drawn.items():
+        for sizes in RECURRENCE_MESHES[name]:
+            mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 4)
+            for bidirectional in (BOTH, CAUSAL):
+
+                def total(operands, h0, make=make, bidirectional=bidirectional):
+                    own = resets if bidirectional else resets[:1]
+                    results = sharded_recurrence(
+                        make(bidirectional), operands, h0, own, bidirectional=bidirectional
+                    )
+                    weights = (jnp.cos(jnp.arange(result.size)) for result in results)
+                    return sum(jnp.vdot(*pair) for pair in zip(weights, results, strict=True)), results
+
+                step = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+                expected = quick_jit(step)(operands, h0)
+                with jax.set_mesh(mesh):
+                    result = quick_jit(step)(operands, h0)
+                compare = partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-5)
+                jax.tree.map(compare, jax.device_get(result), jax.device_get(expected))
+                print("recurrence", name, sizes, bidirectional)
 
 
 def config_of(name, sizes, bidirectional=BOTH, layers=2):
+    name, *sections = VARIANTS.get(name, (name, *SECTIONS))
     return Config(
         batching=BatchingConfig(rows=ROWS, length=LENGTH),
         train=TrainConfig(loss_chunk=4),
@@ -133,7 +181,7 @@ def config_of(name, sizes, bidirectional=BOTH, layers=2):
             features=16,
             state=32,
             mlp_features=16,
-            sections=SECTIONS,
+            sections=tuple(sections),
             dtype="float32",
             remat="full",
         ),
@@ -189,7 +237,7 @@ def main():
             params, expected = kinds[name, bidirectional]
             result = divided(config, model, step, params, batch)
             # The norms of short keys and outputs enlarge rounding: chunks of other lengths differ as much.
-            atol = 5e-5 if name == "gated_deltanet" else 2e-6
+            atol = 5e-5 if config.model.name == "gated_deltanet" else 2e-6
             compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=atol)
             jax.tree.map(compare, result, expected)
             print(name, sizes, bidirectional, flush=True)

@@ -55,7 +55,12 @@ def test_every_mesh_gives_the_loss_and_the_gradients_of_one_device():
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    expected = [f"recurrence {sizes} {both}" for sizes in RECURRENCE_MESHES for both in (True, False)]
+    expected = [
+        f"recurrence {name} {sizes} {both}"
+        for name, meshes in RECURRENCE_MESHES.items()
+        for sizes in meshes
+        for both in (True, False)
+    ]
     expected += [f"masked {name} {sizes}" for sizes, names in MASKED_TABLE.items() for name in names]
     expected += [f"{name} {sizes} {both}" for sizes, models in TABLE.items() for name, both in models]
     assert run.stdout.splitlines() == expected
