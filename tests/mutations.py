@@ -399,6 +399,27 @@ FAULTS = (
         "pallas_kernels/selective_scan/test_gpu_kernel.py",
     ),
     Fault(
+        "matrix_state",
+        "an entering state passes resets",
+        "return jnp.where(enters, c, 0.0), e,",
+        "return c, e,",
+        "pallas_kernels/gated_delta_rule pallas_kernels/ssd",
+    ),
+    Fault(
+        "matrix_state",
+        "gated_deltanet: skipped tokens write",
+        "beta = jnp.where(skipped, 0.0, beta)",
+        "pass",
+        "models/test_carried_cache.py",
+    ),
+    Fault(
+        "matrix_state",
+        "mamba2: a reset does not cut the state where a row is divided over devices",
+        "jnp.where(jnp.any(reset, axis=1)[:, None], 0.0, half)",
+        "half",
+        "engine/test_mesh.py",
+    ),
+    Fault(
         "hlo_analysis",
         "a product counts half its FLOPs",
         "return 2.0 * instruction.elements * float(extent)",

@@ -86,13 +86,13 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
         return
     named = f"config.model.name = {config.model.name!r}"
     with_head = next((stage for stage in stages if stage.task.head is not None), None)
-    problem = None
+    problem, unscored = None, mixer_config(config.model).influence_problem
     if with_head is not None:
         problem = f"{with_head.where}, whose task {with_head.task.name} has a head and no next token"
     elif architecture_of(config.model).encoder:
         problem = f"{named}, a bidirectional encoder, which predicts no next token"
-    elif mixer_config(config.model).influence_problem is not None:
-        problem = f"{named}, whose layers cannot score tokens"
+    elif unscored is not None:
+        problem = f"{named}, {unscored[0]}"
     if problem is not None:
         raise ConfigError(
             f"config.finetune.pruning.max_pruned: found {max_pruned}; allowed: 0 with {problem}"

@@ -75,7 +75,7 @@ def test_the_loss_is_dense_if_nothing_is_dropped():
     close(gradients, others)
 
 
-@pytest.mark.parametrize("name", ["gated_ssm", "mamba"])
+@pytest.mark.parametrize("name", ["gated_ssm", "mamba", pytest.param("mamba2", marks=pytest.mark.slow)])
 def test_the_loss_predicts_the_original_next_tokens_of_survivors(name):
     """Compare with a pass per sample in which each layer reads only its own tokens, also for gradients."""
     model, params = small_model(name, layers=LAYERS, bidirectional=name != "mamba")

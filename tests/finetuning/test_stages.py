@@ -56,12 +56,17 @@ def test_stages_run_in_the_sorted_order_of_their_names():
         (
             "transformer",
             WORDS,
-            "config.model.name = 'transformer', whose layers cannot score tokens",
+            "config.model.name = 'transformer', which has attention, whose cache holds tokens",
         ),
         (
             "griffin",
             WORDS,
-            "config.model.name = 'griffin', whose layers cannot score tokens",
+            "config.model.name = 'griffin', which has attention, whose cache holds tokens",
+        ),
+        (
+            "gated_deltanet",
+            WORDS,
+            "config.model.name = 'gated_deltanet', in which a token also changes what others wrote",
         ),
         (
             "bigs",

@@ -23,6 +23,8 @@ KINDS = [
     pytest.param(("gated_ssm_plus", False), marks=pytest.mark.slow),
     pytest.param(("hawk", True), marks=pytest.mark.slow),
     pytest.param(("transformer", True), marks=pytest.mark.slow),
+    pytest.param(("mamba2", True), marks=pytest.mark.slow),
+    pytest.param(("gated_deltanet", False), marks=pytest.mark.slow),
 ]
 NONE = np.empty(0, np.int32)
 # All whole passes have this length, so they share one compiled program.

@@ -72,7 +72,7 @@ def test_other_parameters_follow_adamw():
         np.testing.assert_allclose(found, changes["table"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gated_ssm_plus", "mamba2", "hawk", "bigs", "griffin"])
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "mamba2", "gated_deltanet", "hawk", "bigs", "griffin"])
 def test_hidden_matrices_are_the_kernels_of_maps_inside_the_model(name):
     model = build_model(ModelConfig(name=name, layers=3, features=64, state=128, mlp_features=16), 384)
     policies = jax.tree_util.tree_leaves_with_path(parameter_policies(model))

@@ -99,7 +99,9 @@ def test_upper_layers_match_dense_layers_on_the_survivors(name):
 @pytest.mark.parametrize(
     "policy", ["influence", *(pytest.param(name, marks=pytest.mark.slow) for name in ("random", "uniform"))]
 )
-@pytest.mark.parametrize("name", ["hawk", pytest.param("mamba", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["hawk", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mamba", "mamba2"))]
+)
 def test_pruning_does_not_depend_on_the_batch(name, policy):
     model, params = small_model(name, layers=LAYERS)
     settings = PruningSettings(keep=0.3, policy=policy)
