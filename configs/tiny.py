@@ -36,7 +36,12 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.hawk.heads = 4
     config.model.attention.heads = 4
     config.model.gated_deltanet.heads = 4
-    config.model.mamba2.state_size = 32
+    config.model.mamba2.state_size = 64
+    # About as many parameters as gated_ssm_plus has.
+    if config.model.name == "gated_deltanet":
+        config.model.mlp_features = 288
+    if config.model.name == "mamba2":
+        config.model.state = 896
     if config.model.name == "griffin":
         # One layer for each entry of the pattern; attention is local, with one head of keys and values.
         config.model.layers = 3
