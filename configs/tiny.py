@@ -36,7 +36,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.hawk.heads = 4
     config.model.attention.heads = 4
     config.model.gated_deltanet.heads = 4
-    config.model.mamba2.state_size = 64
+    config.model.mamba2.state_size = 32
     # About as many parameters as gated_ssm_plus has.
     if config.model.name == "gated_deltanet":
         config.model.mlp_features = 288

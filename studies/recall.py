@@ -91,8 +91,8 @@ def mixer(name: str, numbers: int) -> dict[str, Any] | None:
     """Return the config fields for a state of `numbers` numbers a layer; None if there is no such size.
 
     The state of gated_ssm_plus, birdie_ssm and hawk_mlp is as wide as the layer. A large one would give the
-    model ten times the parameters of the others, so these mixers have no large size. The states of the other mixers
-    grow independently of the layer. The transformer's cache of 64 tokens has 8,192 numbers.
+    model ten times the parameters of the others, so these mixers have no large size. The states of the
+    other mixers grow independently of the layer. The transformer's cache of 64 tokens has 8,192 numbers.
     """
     if name in ("gated_ssm_plus", "birdie_ssm", "hawk_mlp"):
         return {"state": numbers, "sections": (HawkConfig(heads=8),)} if numbers <= 512 else None

@@ -184,6 +184,8 @@ class Scale:
         measured: the tasks that measure a pre-trained model; empty = all.
         language_positions: the positions at which causal LM has as many targets as the mixture's language
             arms with fixed shares in `pretraining_tokens`; `language_targets.py` counts them.
+        steering_positions: the positions that fixed shares train on for the cost of a policy that steers in
+            `pretraining_tokens`, with the validation before its decisions.
     """
 
     name: str
@@ -211,6 +213,7 @@ class Scale:
     order: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...] = ()
     measured: tuple[str, ...] = ()
     language_positions: int = 0
+    steering_positions: int = 0
 
     @property
     def has_curriculum(self) -> bool:
@@ -240,8 +243,8 @@ class Procedure:
         reward: the bandit's reward.
         bidirectional: whether the model reads the context in both directions, in pre-training and in
             fine-tuning.
-        budget: the positions of pre-training: the scale's, as many as give causal LM the language targets
-            of the mixture, or none.
+        budget: the positions of pre-training: the scale's; as many as give causal LM the language targets
+            of the mixture; as many as cost what steering costs; or none.
         settings: other fields of the configuration, as `section.field`.
     """
 
@@ -250,7 +253,7 @@ class Procedure:
     policy: str = "fixed"
     reward: str = "published"
     bidirectional: bool = True
-    budget: Literal["whole", "language targets", "none"] = "whole"
+    budget: Literal["whole", "language targets", "cost of steering", "none"] = "whole"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -282,8 +285,10 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
         ),
         "mixture_fixed_causal": Procedure("mixture of fixed shares, read causally", bidirectional=False),
         "ul2_causal": Procedure("UL2, read causally", "ul2", bidirectional=False),
-        "untuned": Procedure("equal shares of examples (untuned)"),
-        "uniform": Procedure("equal shares of target tokens", settings=_TARGET_SHARES),
+        "untuned": Procedure("equal shares of examples, as costly", budget="cost of steering"),
+        "uniform": Procedure(
+            "equal shares of target tokens, as costly", budget="cost of steering", settings=_TARGET_SHARES
+        ),
         "best_fixed": Procedure(
             "best fixed mixture",
             policy="staged",

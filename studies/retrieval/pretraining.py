@@ -61,6 +61,8 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
         positions = scale.pretraining_tokens
         if procedure.budget == "language targets":
             positions = scale.language_positions
+        if procedure.budget == "cost of steering":
+            positions = scale.steering_positions
         config.train.num_steps = -(-positions // (config.batching.rows * config.batching.length))
     if procedure.budget == "none":
         # A run requires a step. At this rate it changes no parameter.

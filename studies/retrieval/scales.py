@@ -269,7 +269,10 @@ _DIRECTION = replace(
     order=((("mixture_fixed_causal", "mixture_fixed"), _DIRECTION_SEEDS),),
 )
 
-# Whether steering pays at three times the tokens of `studies.steering`, in J and in looking up.
+# Whether steering pays at three times the tokens of `studies.steering`, in J and in looking up. Steering
+# validates 121 times, fixed shares 5 times: 26 arms of 2 batches of 4 rows of 256 positions, forward alone.
+# A position of training costs three of these.
+_STEERING_POSITIONS = 6_144_000 + (121 - 5) * 26 * 2 * 4 * 256 // 3
 _VERDICT_SEEDS = tuple(range(30, 36))
 _VERDICT = replace(
     _WORTH,
@@ -279,6 +282,7 @@ _VERDICT = replace(
     stages="",
     decisions=120,
     seeds=_VERDICT_SEEDS,
+    steering_positions=_STEERING_POSITIONS,
     order=((("steered", "best_fixed", "uniform", "untuned", "published"), _VERDICT_SEEDS),),
 )
 

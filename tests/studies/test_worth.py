@@ -10,8 +10,9 @@ import pytest
 from birdie_jax.config import parse_config
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
+from birdie_jax.objectives import make_mixture
 from studies.class_objective import class_of_arm
-from studies.retrieval.plans import PROCEDURES, runs_of
+from studies.retrieval.plans import PROCEDURES, Run, runs_of
 from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
@@ -157,4 +158,19 @@ def test_the_verdict_compares_the_objective_of_the_bandit(tmp_path):
         in text
     )
     assert "| seeds | J, nats (less is better) |" in text
-    assert "| best fixed mixture less equal shares of target tokens | 2 | 0 (0 .. 0) |" in text
+    assert "| best fixed mixture less equal shares of target tokens, as costly | 2 | 0 (0 .. 0) |" in text
+
+
+def test_shares_that_nobody_searched_cost_what_steering_costs():
+    """A position forward and backward costs three of validation."""
+
+    def cost(procedure):
+        config = pretraining_config(Run("verdict", "gated_ssm_plus", procedure, 30))
+        steps, rows, length = config.train.num_steps, config.batching.rows, config.batching.length
+        measured = len({*range(0, steps + 1, config.bandit.every_steps), steps})
+        arms = len(make_mixture(config.objectives.mixture, length).arms)
+        validated = arms * config.eval.batches_per_arm * config.eval.rows * length
+        return 3 * steps * rows * length + measured * validated
+
+    assert cost("uniform") == cost("untuned") == pytest.approx(cost("steered"), rel=5e-3)
+    assert cost("steered") == cost("published") > 1.2 * cost("best_fixed")
