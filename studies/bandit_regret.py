@@ -23,6 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from birdie_jax.bandit import init_bandit, observe, propose
+from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.config import BanditConfig
 from studies.bandit_problems import (
     ARMS,
@@ -194,9 +195,12 @@ class BanditRegret(Study[Scale, Run]):
         for contender, row in table.items():
             cells = []
             for problem in row:
-                difference = row[problem] - table["uniform"][problem]
-                error = difference.std(ddof=1) / np.sqrt(difference.size) if difference.size > 1 else 0.0
-                cells.append(f"{row[problem].mean():.3f} ± {error:.3f}")
+                mean, difference = row[problem].mean(), row[problem] - table["uniform"][problem]
+                if difference.size < 2 or contender == "uniform":
+                    cells.append(f"{mean:.3f}")
+                    continue
+                interval = seed_interval(difference)
+                cells.append(f"{mean:.3f} ± {interval.high - interval.mean:.3f}")
             rows.append([contender, *cells, f"{shares_of(table, contender).mean():.0%}"])
         return [rows_of_table(["policy, reward", *table["uniform"], "mean of uniform's"], rows)]
 

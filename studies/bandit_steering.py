@@ -26,7 +26,7 @@ from birdie_jax.config import BanditConfig
 from studies.figure_style import series_colour, series_marker
 from studies.one_training import OneTraining
 from studies.runner import main
-from studies.tables import rows_of_table, section
+from studies.tables import mean_over_seeds, rows_of_table, section
 
 SETTINGS = {
     "data.vocab_size": 512,
@@ -191,7 +191,7 @@ def _table_of_contenders(results: Results) -> str:
         paired = [
             _final(one).mean() - _final(base[seed]).mean() for seed, one in runs.items() if seed in base
         ]
-        against = f"{np.mean(paired):+.3f} ({min(paired):+.3f} to {max(paired):+.3f})" if paired else ""
+        against = mean_over_seeds(paired, "+.3f") if paired and name != BASELINE else ""
         even = np.mean([_by_quarter(entropy(one)) for one in runs.values()], axis=0)
         sizes = np.mean([_by_quarter(np.abs(one["reward"]).mean(axis=1)) for one in runs.values()], axis=0)
         largest = np.mean([np.max(one["probability"], axis=1).mean() for one in runs.values()])
@@ -206,7 +206,7 @@ def _table_of_contenders(results: Results) -> str:
                 f"{largest:.2f}",
             ]
         )
-    head = ["contender", "seeds", "mean loss of the arms", "against fixed", "evenness by quarter"]
+    head = ["contender", "seeds", "mean loss of the arms", "against fixed (95 %)", "evenness by quarter"]
     return rows_of_table([*head, "mean size of a reward by quarter", "largest probability, mean"], rows)
 
 

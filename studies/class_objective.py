@@ -44,9 +44,14 @@ def class_of_arm() -> Mapping[str, str]:
     return dict(zip(mixture.names, mixture.groups, strict=True))
 
 
-def mean_of_classes(losses: Mapping[str, float]) -> float:
-    """Return J of the validation losses of all arms."""
+def losses_of_classes(losses: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean of the validation losses of each class's arms, from those of all arms."""
     by_class: dict[str, list[float]] = {}
     for arm, name in class_of_arm().items():
         by_class.setdefault(name, []).append(losses[arm])
-    return float(np.mean([np.mean(of_class) for of_class in by_class.values()]))
+    return {name: float(np.mean(of_class)) for name, of_class in by_class.items()}
+
+
+def mean_of_classes(losses: Mapping[str, float]) -> float:
+    """Return J of the validation losses of all arms."""
+    return float(np.mean(list(losses_of_classes(losses).values())))

@@ -156,7 +156,9 @@ class MixtureGrid(OneTraining[Scale, Run]):
         places = np.array([[run.language, run.short] for run in first]) / PARTS
         points = axes.scatter(*places.T, c=list(first.values()), s=500, cmap="viridis_r")
         for (x, y), value in zip(places, first.values(), strict=True):
-            axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white")
+            # Small values are light.
+            color = "white" if value > np.median(list(first.values())) + 1 else "black"
+            axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)
         axes.set_xlabel("share of language in the target tokens")
         axes.set_ylabel("share of short copying; the rest is longer copying")
         axes.set_xlim(-0.1, 1.1)

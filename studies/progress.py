@@ -3,7 +3,7 @@
 import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import mean
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -33,15 +33,33 @@ def seconds_of(result: Mapping[str, Any]) -> float:
     return float(sum(seconds.values())) if seconds else float("nan")
 
 
-def runs_table(runs: Sequence[ListedRun]) -> Table:
-    """Return a table of finished and unfinished runs."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("run", "state", "took", "what"):
-        table.add_column(title, justify="right" if title == "took" else "left")
+def expected_seconds(runs: Sequence[ListedRun]) -> dict[str, float]:
+    """Return the expected duration of each unfinished run by name; empty if no run has a duration.
+
+    It is the median of the finished runs with the same description, or of all if there are none.
+    """
+    took: dict[str, list[float]] = {}
     for run in runs:
-        finished = run.seconds is not None
-        state = "finished" if finished else f"{run.left} {'command' if run.left == 1 else 'commands'} left"
-        table.add_row(run.name, state, duration(run.seconds) if run.seconds is not None else "", run.title)
+        if run.seconds is not None and math.isfinite(run.seconds):
+            took.setdefault(run.title, []).append(run.seconds)
+    every = [seconds for of_title in took.values() for seconds in of_title]
+    if not every:
+        return {}
+    return {run.name: median(took.get(run.title, every)) for run in runs if run.seconds is None}
+
+
+def runs_table(runs: Sequence[ListedRun]) -> Table:
+    """Return a table of finished and unfinished runs, with the expected time of the unfinished ones."""
+    table, expected = Table(box=None, pad_edge=False), expected_seconds(runs)
+    for title in ("run", "state", "time", "what"):
+        table.add_column(title, justify="right" if title == "time" else "left")
+    for run in runs:
+        if run.seconds is not None:
+            table.add_row(run.name, "finished", duration(run.seconds), run.title)
+            continue
+        state = f"{run.left} {'command' if run.left == 1 else 'commands'} left"
+        cost = f"about {duration(expected[run.name])}" if run.name in expected else ""
+        table.add_row(run.name, state, cost, run.title)
     return table
 
 

@@ -29,10 +29,11 @@ from rich.console import Console
 
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.errors import BirdieError
+from birdie_jax.reporting.page_text import duration
 from birdie_jax.storage import write_whole
 from birdie_jax.storage.cache_folder import cache_folder
 from studies.figure_style import figure_style
-from studies.progress import ListedRun, Progress, runs_table, seconds_of
+from studies.progress import ListedRun, Progress, expected_seconds, runs_table, seconds_of
 from studies.results import AnyRun, circumstances, read_results, result_file, write_result
 from studies.tables import section
 from studies.verbs import REPOSITORY, Clock, Command, RunVerb, StudyError, run_verb
@@ -200,6 +201,9 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
             for run in runs
         ]
         Console(width=_WIDTH, highlight=False, soft_wrap=True).print(runs_table(listed))
+        expected = expected_seconds(listed)
+        if len(expected) > 1:
+            print(f"{len(expected)} runs left: about {duration(sum(expected.values()))}")
         if len(runs) == 1:
             for command in left.get(runs[0], ()):
                 print(command)

@@ -17,10 +17,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.stats
 from matplotlib.figure import Figure
 
 from birdie_jax.mixture_search.design import stages_text
-from studies.class_objective import GROUPS, class_of_arm, stage_of
+from studies.class_objective import GROUPS, class_of_arm, losses_of_classes, stage_of
 from studies.figure_style import series_colour
 from studies.mixture_grid import MixtureGrid, best_fixed, objective, quarter_objective
 from studies.one_training import OneTraining
@@ -174,12 +175,14 @@ class Steering(OneTraining[Scale, Run]):
                     f"{np.mean(values):.3f}",
                     ", ".join(f"{value:.3f}" for value in values),
                     _difference(by_seed, found.get(BEST, {})),
+                    _probability(by_seed, found.get(BEST, {})) if contender in STEERING else "",
                     _difference(by_seed, found.get(UNIFORM, {})),
                     f"{np.mean(early):.3f}",
                     f"{np.mean(minutes):.0f}",
                 ]
             )
-        head = ["contender", "J", "by seed", "regret: J less best fixed (95 %)", "J less uniform (95 %)"]
+        regret = ["regret: J less best fixed (95 %)", f"its p, and times {len(STEERING)}"]
+        head = ["contender", "J", "by seed", *regret, "J less uniform (95 %)"]
         sections = [
             section("J", rows_of_table([*head, "J at a quarter of the run", "minutes"], rows)),
         ]
@@ -209,7 +212,9 @@ class Steering(OneTraining[Scale, Run]):
         head = ["contender", *(f"{group}, % in the first / second half" for group in GROUPS)]
         if rows:
             sections.append(section("Shares of target tokens", rows_of_table(head, rows)))
-        return sections
+            sections.append(section("Final validation loss by class, nats", _table_of_classes(results)))
+        predictions = _table_of_predictions(results)
+        return [*sections, section("Rewards that critics predict and mixtures earn", predictions)]
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
         """Yield a figure of the groups' shares over the run, with one panel per steering policy."""
@@ -243,6 +248,52 @@ class Steering(OneTraining[Scale, Run]):
 def _halves(shares: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     split = [np.array_split(each, 2) for each in shares]
     return [first for first, _ in split], [second for _, second in split]
+
+
+def _table_of_classes(results: Results) -> str:
+    """Return the means over seeds of the last losses of every class."""
+    rows = []
+    for contender in objectives(results):
+        of_seeds = [
+            losses_of_classes(dict(zip(result["arms"], result["validation_loss"][-1], strict=True)))
+            for run, result in results.items()
+            if run.contender == contender
+        ]
+        means = [np.mean([losses[name] for losses in of_seeds]) for name in of_seeds[0]]
+        rows.append([contender, *(f"{mean:.3f}" for mean in means)])
+    names = dict.fromkeys(class_of_arm().values())
+    return rows_of_table(["contender", *(name.replace("_", " ") for name in names)], rows)
+
+
+def _table_of_predictions(results: Results) -> str:
+    """Return predicted and earned rewards of mixtures, of the contenders with a critic."""
+    rows = []
+    for run, result in results.items():
+        if result.get("predicted_reward") is None:
+            continue
+        pairs = np.array(
+            [
+                pair
+                for pair in zip(result["predicted_reward"], result["earned_reward"], strict=True)
+                if None not in pair
+            ],
+            np.float64,
+        )
+        predicted, earned = pairs[len(pairs) // 2 :].mean(axis=0)
+        correlation = np.corrcoef(pairs.T)[0, 1]
+        cells = [f"{correlation:.2f}", f"{predicted:+.2f}", f"{earned:+.2f}"]
+        rows.append([run.contender, str(run.seed), *cells])
+    head = ["contender", "seed", "correlation over decisions"]
+    return rows_of_table([*head, "predicted, mean of the second half", "earned"], rows)
+
+
+def _probability(values: Mapping[int, float], reference: Mapping[int, float]) -> str:
+    """Return p of a paired t-test, and its product with the number of steering policies (Bonferroni)."""
+    paired = [value - reference[seed] for seed, value in values.items() if seed in reference]
+    if len(paired) < 2:
+        return ""
+    p = float(scipy.stats.ttest_1samp(paired, 0).pvalue)
+    return f"{p:.2g}, {min(1.0, p * len(STEERING)):.2g}"
 
 
 def _difference(values: Mapping[int, float], reference: Mapping[int, float]) -> str:

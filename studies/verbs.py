@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,14 +78,27 @@ class Clock:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time until the end of the block, even if it fails."""
+        """Count the time until the end of the block, even if it fails or the process is killed."""
         begin, before = time.monotonic(), self.seconds.get(name, 0.0)
         self._file.parent.mkdir(parents=True, exist_ok=True)
+        ended = threading.Event()
+
+        def save() -> None:
+            self.seconds[name] = before + time.monotonic() - begin
+            write_json(self._file, self.seconds)
+
+        def save_often() -> None:
+            while not ended.wait(_CLOCK_SECONDS):
+                save()
+
+        saver = threading.Thread(target=save_often, daemon=True)
+        saver.start()
         try:
             yield
         finally:
-            self.seconds[name] = before + time.monotonic() - begin
-            write_json(self._file, self.seconds)
+            ended.set()
+            saver.join()
+            save()
 
 
 def cores() -> list[int]:

@@ -1,5 +1,6 @@
 """Tests reading and writing of results, and the pages made from recorded results."""
 
+import dataclasses
 import json
 import lzma
 from pathlib import Path
@@ -7,36 +8,14 @@ from typing import NamedTuple
 
 import pytest
 
-from studies.bandit_regret import BanditRegret
-from studies.bandit_steering import BanditSteering
-from studies.encoders.study import Encoders
-from studies.mixture_grid import MixtureGrid
-from studies.pruning.study import Pruning
-from studies.recall import Recall
+from studies import pages
+from studies.pages import RECORDED, difference, in_repository, recorded
 from studies.results import read_result, read_results, result_file, write_result
-from studies.retrieval.study import Retrieval
 from studies.runner import choose_runs
 from studies.small_mixtures import SmallMixtures
-from studies.steering import Steering
 from studies.verbs import StudyError
 
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
-# The bootstraps of these studies take many seconds.
-SLOW = pytest.mark.slow
-RECORDED = [
-    (BanditRegret, "full", "bandit_regret"),
-    (SmallMixtures, "small", "small_mixtures"),
-    (BanditSteering, "small", "bandit_steering"),
-    (MixtureGrid, "small", "mixture_grid"),
-    (Steering, "small", "steering"),
-    (Encoders, "small", "encoder_study"),
-    pytest.param(Encoders, "small_tuned", "encoder_study", marks=SLOW),
-    pytest.param(Retrieval, "small", "retrieval", marks=SLOW),
-    pytest.param(Retrieval, "worth", "retrieval", marks=SLOW),
-    pytest.param(Retrieval, "memory", "retrieval", marks=SLOW),
-    pytest.param(Recall, "small", "recall", marks=SLOW),
-    pytest.param(Pruning, "small", "pruning_study", marks=SLOW),
-]
 
 
 class Run(NamedTuple):
@@ -104,16 +83,29 @@ def test_a_pattern_chooses_runs_by_name():
 
 
 @pytest.mark.parametrize(("study", "scale", "folder"), RECORDED)
-def test_pages_have_the_tables_of_the_recorded_results(study, scale, folder, tmp_path):
-    recorded = study(study.scales[scale], MEASUREMENTS / folder, tmp_path, "")
-    results = recorded.read_results()
-    page = (MEASUREMENTS / study.page_of(recorded.scale)).read_text()
-    _, begin, rest = page.partition(f"<!-- begin {study.name}.{scale} -->\n")
-    part, end, _ = rest.partition(f"<!-- end {study.name}.{scale} -->")
-    assert begin and end and results
-    assert part.startswith("\n" + "\n\n".join(recorded.tables(results)) + "\n")
-    # A page may also show runs of another scale.
-    assert {run for run in results if run.scale == scale} <= set(recorded.runs())
-    planned = list(recorded.runs())
-    missing = len(set(planned) - set(results))
-    assert (f"Not run: {missing} of {len(planned)}" in part) == (missing > 0)
+def test_pages_have_the_tables_of_the_recorded_results(study, scale, folder):
+    with in_repository():
+        chosen = recorded(study, scale, folder)
+        assert difference(chosen) == ""
+        # A page may also show runs of another scale.
+        found = {run for run in chosen.read_results() if run.scale == scale}
+        assert found and found <= set(chosen.runs())
+
+
+def test_a_page_that_differs_is_named_with_its_line(tmp_path, monkeypatch):
+    """Change a digit of a table, take its marks away, and leave out a result."""
+    with in_repository():
+        chosen = recorded(*next(one for one in RECORDED if one[0] is SmallMixtures))
+        page = (pages.MEASUREMENTS / chosen.page_of(chosen.scale)).read_text()
+    monkeypatch.setattr(pages, "MEASUREMENTS", tmp_path)
+    copy = tmp_path / chosen.page_of(chosen.scale)
+    chosen = dataclasses.replace(chosen, results=MEASUREMENTS / "small_mixtures")
+    cell = chosen.tables(chosen.read_results())[0].splitlines()[2]
+    copy.write_text(page)
+    assert difference(chosen) == ""
+    copy.write_text(page.replace(cell, cell + " 1"))
+    assert "small, line" in difference(chosen) and f"recorded: {cell!r}" in difference(chosen)
+    copy.write_text(page.replace("<!-- end", "<!-- the end"))
+    assert difference(chosen).endswith("small: lacks its marks")
+    none = dataclasses.replace(chosen, results=tmp_path)
+    assert "no recorded results" in difference(none)

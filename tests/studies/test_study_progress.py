@@ -2,11 +2,15 @@
 
 import datetime
 import io
+import json
 import math
+import time
 
 from rich.console import Console
 
+from studies import verbs
 from studies.progress import ListedRun, Progress, runs_table, seconds_of
+from studies.verbs import Clock
 
 NOON = datetime.datetime(2026, 1, 1, 12)
 
@@ -30,11 +34,32 @@ def test_the_line_has_no_estimate_without_durations():
 
 
 def test_the_table_shows_finished_and_unfinished_runs():
-    runs = [ListedRun("a.0", "causal LM", 90.0, 0), ListedRun("a.1", "", None, 1)]
+    runs = [
+        ListedRun("a.0", "causal LM", 90.0, 0),
+        ListedRun("b.0", "mixture", 30.0, 0),
+        ListedRun("a.1", "causal LM", None, 1),
+        ListedRun("c.0", "", None, 2),
+    ]
     text = io.StringIO()
     Console(file=text, width=100).print(runs_table(runs))
     assert [line.split() for line in text.getvalue().splitlines()] == [
-        ["run", "state", "took", "what"],
+        ["run", "state", "time", "what"],
         ["a.0", "finished", "1", "min", "30", "s", "causal", "LM"],
-        ["a.1", "1", "command", "left"],
+        ["b.0", "finished", "30", "s", "mixture"],
+        ["a.1", "1", "command", "left", "about", "1", "min", "30", "s", "causal", "LM"],
+        ["c.0", "2", "commands", "left", "about", "1", "min", "0", "s"],
     ]
+
+
+def test_a_clock_keeps_the_seconds_of_a_killed_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(verbs, "_CLOCK_SECONDS", 0.01)
+    file = tmp_path / "seconds.json"
+    with Clock(file).stage("training"):
+        while not file.exists():
+            time.sleep(0.01)
+        first = json.loads(file.read_text())["training"]
+    # The next process continues from the file.
+    second = Clock(file)
+    with second.stage("training"):
+        pass
+    assert second.seconds["training"] > first > 0

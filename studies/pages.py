@@ -1,0 +1,103 @@
+"""Makes the tables and figures of the pages of docs/measurements from the recorded results, or checks them.
+
+    python -m studies.pages            # writes all tables and figures
+    python -m studies.pages --check    # compares the tables; names the pages that differ, with status 1
+
+It runs no training, and takes a few minutes of one core.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from studies.bandit_regret import BanditRegret
+from studies.bandit_steering import BanditSteering
+from studies.encoders.study import Encoders
+from studies.mixture_grid import MixtureGrid
+from studies.pruning.study import Pruning
+from studies.recall import Recall
+from studies.retrieval.study import Retrieval
+from studies.runner import Study
+from studies.small_mixtures import SmallMixtures
+from studies.steering import Steering
+from studies.verbs import REPOSITORY
+
+MEASUREMENTS = Path("docs/measurements")
+# A study, a scale with recorded results, and their folder.
+RECORDED: tuple[tuple[type[Study[Any, Any]], str, str], ...] = (
+    (BanditRegret, "full", "bandit_regret"),
+    (BanditRegret, "long", "bandit_regret"),
+    (SmallMixtures, "small", "small_mixtures"),
+    (BanditSteering, "small", "bandit_steering"),
+    (MixtureGrid, "small", "mixture_grid"),
+    (Steering, "small", "steering"),
+    (Encoders, "small", "encoder_study"),
+    (Encoders, "small_tuned", "encoder_study"),
+    *((Retrieval, scale, "retrieval") for scale in ("small", "worth", "memory", "verdict")),
+    (Recall, "small", "recall"),
+    (Pruning, "small", "pruning_study"),
+)
+
+
+def recorded(study: type[Study[Any, Any]], scale: str, folder: str) -> Study[Any, Any]:
+    """Return a study whose results are those of the repository."""
+    return study(study.scales[scale], MEASUREMENTS / folder, Path("unused"), "")
+
+
+def difference(chosen: Study[Any, Any]) -> str:
+    """Return how the tables of a page differ from those of the recorded results; "" if they do not."""
+    results, scale = chosen.read_results(), chosen.scale.name
+    page = MEASUREMENTS / chosen.page_of(chosen.scale)
+    if not results:
+        return f"{page}: {scale}: no recorded results in {chosen.results}"
+    _, begin, rest = page.read_text().partition(f"<!-- begin {chosen.name}.{scale} -->\n\n")
+    part, end, _ = rest.partition(f"<!-- end {chosen.name}.{scale} -->")
+    if not begin or not end:
+        return f"{page}: {scale}: lacks its marks"
+    tables = "\n\n".join(chosen.tables(results)).splitlines()
+    for number, (wanted, found) in enumerate(zip(tables, part.splitlines(), strict=False)):
+        if wanted != found:
+            return f"{page}: {scale}, line {number + 1}: found {found!r}; recorded: {wanted!r}"
+    planned = list(chosen.runs())
+    missing = len(set(planned) - set(results))
+    if (f"Not run: {missing} of {len(planned)}" in part) != (missing > 0):
+        return f"{page}: {scale}: another number of runs is left: {missing} of {len(planned)}"
+    return ""
+
+
+@contextlib.contextmanager
+def in_repository() -> Iterator[None]:
+    """Change to the repository's folder: pages name the folders of results as seen from there."""
+    before = Path.cwd()
+    os.chdir(REPOSITORY)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def main() -> None:
+    """Parse the flags, and write or check every page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare the tables, and write nothing")
+    check = parser.parse_args().check
+    differences = []
+    with in_repository():
+        for study, scale, folder in RECORDED:
+            chosen = recorded(study, scale, folder)
+            if not check:
+                chosen.write_page(MEASUREMENTS / study.page_of(chosen.scale))
+                continue
+            differences.append(difference(chosen))
+            print(differences[-1] or f"{study.page_of(chosen.scale)}: {scale}: as recorded", flush=True)
+    sys.exit(1 if any(differences) else 0)
+
+
+if __name__ == "__main__":
+    main()
