@@ -45,7 +45,7 @@ def test_the_table_shows_finished_and_unfinished_runs():
     assert [line.split() for line in text.getvalue().splitlines()] == [
         ["run", "state", "time", "what"],
         ["a.0", "finished", "1", "min", "30", "s", "causal", "LM"],
-        ["b.0", "finished", "30", "s", "mixture"],
+        ["b.0", "finished", "30.0", "s", "mixture"],
         ["a.1", "1", "command", "left", "about", "1", "min", "30", "s", "causal", "LM"],
         ["c.0", "2", "commands", "left", "about", "1", "min", "0", "s"],
     ]
