@@ -33,6 +33,7 @@ from studies.tables import mean_over_seeds, rows_of_table, section
 
 _HALF, _CELL = 0.5, "entries_2"
 _SIZE = (8.0, 5.0)
+_BYTES = 4
 # Each pair is compared as the second against the first. The first two pairs are the claim.
 _COMPARISONS = (
     ("causal_lm_causal", "mixture_fixed_causal"),
@@ -250,7 +251,11 @@ def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
 
 
 def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
-    """Yield a figure with one dot per run: bits per byte of held-out text against fine-tuning steps."""
+    """Yield figures with one dot per run.
+
+    They show fine-tuning steps by bits per byte of held-out text and, if models differ in their state,
+    exact answers by bytes of state.
+    """
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
@@ -279,3 +284,30 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside lower center", ncols=2, fontsize="x-small")
     yield "worth", figure
+    if len({run.model for run in results}) > 1:
+        yield "state", _draw_states(scale, results)
+
+
+def _draw_states(scale: Scale, results: Results) -> Figure:
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
+    for run, result in results.items():
+        exact = outcome_of(result, scale.phonebook_tuning.steps).exact
+        arm, cell = Arm(run.model, run.procedure), list(exact)[-1]
+        axes.plot(
+            _BYTES * numbers_of_state(run),
+            100 * exact[cell],
+            marker=series_marker(arms.index(arm)),
+            color=series_colour(arms.index(arm)),
+            linestyle="none",
+            label="" if titles[arm] in titled else titles[arm],
+        )
+        axes.set_ylabel(f"{cell.replace('_', ' ')}, % exact")
+        titled.add(titles[arm])
+    axes.set_xlabel("bytes of state of a row, float32")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_ylim(0, 100)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="x-small")
+    return figure
