@@ -26,6 +26,8 @@ from birdie_jax.reporting.svg import (
 
 _SIZE = (5.4, 3.4)
 _CURVE_POINTS = 60
+_SURFACE_POINTS = 40
+_CONTOURS = 8
 
 
 class TableRow(NamedTuple):
@@ -100,18 +102,41 @@ def left_out_plot(findings: Findings) -> str:
     return _svg(figure, "Measured objective against its prediction by the other proxies", tooltips)
 
 
-def along_class(
+def with_shares(
     mixture: Float64[np.ndarray, "stages classes"],
     stage: int,
-    column: int,
-    shares: Float64[np.ndarray, " points"],
+    columns: Sequence[int],
+    shares: Float64[np.ndarray, "points columns"],
 ) -> Float64[np.ndarray, "points stages classes"]:
-    """Return the mixture with other shares of one class in one stage, and the rest in proportion."""
+    """Return the mixture with other shares of some classes in one stage, and the rest in proportion."""
     varied = np.tile(mixture, (len(shares), 1, 1))
-    others = 1 - mixture[stage, column]
-    varied[:, stage] *= ((1 - shares) / max(others, 1e-12))[:, None]
-    varied[:, stage, column] = shares
+    others = 1 - mixture[stage, columns].sum()
+    varied[:, stage] *= ((1 - shares.sum(axis=1)) / max(others, 1e-12))[:, None]
+    varied[:, stage, columns] = shares
     return varied
+
+
+def surface_plot(findings: Findings, stage: int) -> str:
+    """Return a plot of the predicted objective over the shares of the two largest classes of a stage."""
+    found, names = findings.found.shares, findings.design.classes
+    first, second = sorted(np.argsort(found[stage])[-2:].tolist())
+    figure, axes = labelled_axes(_SIZE, f"share of {names[first]}", f"share of {names[second]}")
+    tried = findings.shares[:, stage][:, [first, second]]
+    x, y = np.meshgrid(*(np.linspace(0.0, largest, _SURFACE_POINTS) for largest in tried.max(axis=0)))
+    inside = x + y <= 1
+    varied = with_shares(found, stage, [first, second], np.stack([x[inside], y[inside]], axis=1))
+    surface = np.full(x.shape, np.nan)
+    surface[inside] = findings.objectives(findings.law.predict(varied.reshape(len(varied), -1)))
+    # A constant surface has no contours.
+    if np.ptp(surface[inside]) > 0:
+        lines = axes.contour(x, y, surface, _CONTOURS, colors=ACCENT, linewidths=1)
+        axes.clabel(lines, fmt="%.2f", fontsize=8)
+    tooltips: list[str] = []
+    objectives = findings.objectives(findings.losses)
+    for number, place, objective in zip(findings.numbers, tried, objectives, strict=True):
+        _point(axes, tuple(place), QUIET, tooltips, f"proxy {number}: {objective:.4f}")
+    axes.plot(*found[stage, [first, second]], "x", color=ACCENT, markersize=9, markeredgewidth=2)
+    return _svg(figure, f"Objective by shares of {names[first]} and {names[second]}", tooltips)
 
 
 def class_plot(findings: Findings, column: int) -> str:
@@ -133,7 +158,7 @@ def class_plot(findings: Findings, column: int) -> str:
                 axes, (share, objective), colour, tooltips, f"proxy {number}: {share:.1%}, {objective:.4f}"
             )
         shares = np.linspace(0.0, tried.max(), _CURVE_POINTS)
-        varied = along_class(findings.found.shares, stage, column, shares)
+        varied = with_shares(findings.found.shares, stage, [column], shares[:, None])
         predicted = findings.objectives(findings.law.predict(varied.reshape(len(shares), -1)))
         axes.plot(shares, predicted, color=colour, label=label)
         here = findings.found.shares[stage, column]
@@ -143,7 +168,7 @@ def class_plot(findings: Findings, column: int) -> str:
     return _svg(figure, f"Objective by share of {name}", tooltips)
 
 
-def _point(axes: Axes, place: tuple[float, float], colour: str, tooltips: list[str], tooltip: str) -> None:
+def _point(axes: Axes, place: tuple[float, ...], colour: str, tooltips: list[str], tooltip: str) -> None:
     (point,) = axes.plot(*place, "o", color=colour, markersize=4.5, markeredgewidth=0, alpha=0.7)
     point.set_gid(f"{TOOLTIP}{len(tooltips)}")
     tooltips.append(tooltip)
@@ -164,6 +189,10 @@ def render_page(findings: Findings, title: str, base: str, command: str) -> str:
     """
     with default_style():
         test = left_out_plot(findings)
+        surfaces = [
+            (f"stage {stage + 1}" if findings.design.stages > 1 else "", surface_plot(findings, stage))
+            for stage in range(findings.design.stages)
+        ]
         plots = [
             (name, class_plot(findings, column)) for column, name in enumerate(findings.design.classes)
         ]
@@ -178,6 +207,7 @@ def render_page(findings: Findings, title: str, base: str, command: str) -> str:
         shares=share_rows(findings),
         losses=loss_rows(findings),
         test=test,
+        surfaces=surfaces,
         plots=plots,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )

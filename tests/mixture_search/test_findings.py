@@ -8,7 +8,7 @@ import pytest
 
 from birdie_jax.mixture_search.design import Design
 from birdie_jax.mixture_search.findings import Findings
-from birdie_jax.mixture_search.page import along_class, loss_rows, render_page, share_rows, text_table
+from birdie_jax.mixture_search.page import loss_rows, render_page, share_rows, text_table, with_shares
 from birdie_jax.mixture_search.regression import Law, fit_law, predict_left_out, rank_correlation
 
 CLASSES = ("causal_lm", "copying", "prefix_lm", "selective_copying")
@@ -134,7 +134,7 @@ def test_results_name_unfinished_proxies():
 def test_the_page_shows_tables_and_plots(found):
     findings, _ = found
     page = render_page(findings, "a <search>", "configs/tiny.py", "python -m birdie_jax.train")
-    assert page.count("<svg ") == 1 + len(CLASSES)
+    assert page.count("<svg ") == 1 + findings.design.stages + len(CLASSES)
     assert "a &lt;search&gt;" in page and "proxy 0: " in page
     assert ("stage 2" in page) == (findings.design.stages == 2)
     assert len(share_rows(findings)) == findings.design.features + 2
@@ -144,9 +144,9 @@ def test_the_page_shows_tables_and_plots(found):
     assert lines[0].split()[-1] == "found"
 
 
-def test_along_class_keeps_the_proportions_of_the_others():
+def test_other_shares_keep_the_proportions_of_the_rest():
     mixture = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
-    varied = along_class(mixture, 0, 0, np.array([0.0, 0.5, 0.9]))
+    varied = with_shares(mixture, 0, [0], np.array([[0.0], [0.5], [0.9]]))
     np.testing.assert_allclose(varied[:, 0], [[0, 0.6, 0.4], [0.5, 0.3, 0.2], [0.9, 0.06, 0.04]])
     np.testing.assert_array_equal(varied[:, 1], mixture[[1, 1, 1]])
 

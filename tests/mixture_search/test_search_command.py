@@ -61,7 +61,7 @@ def test_a_search_writes_results_page_and_configuration(folder):
     results = json.loads((folder / "mixture.json").read_text())
     assert [one["number"] for one in results["proxies"]] == [0, 1, 2]
     assert results["warnings"][0].startswith("3 proxies are few for 8 shares; 27 or more")
-    assert (folder / "index.html").read_text().count("<svg ") == 1 + 8
+    assert (folder / "index.html").read_text().count("<svg ") == 2 + 8
     found = load_config(str(folder / "found.py"))
     assert (found.train.num_steps, found.bandit.policy) == (6, "staged")
     assert found.bandit.stages == results["found_stages"]
