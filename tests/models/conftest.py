@@ -126,15 +126,17 @@ def make():
         return {"params": jax.tree_util.tree_map_with_path(enlarged, variables["params"])}
 
     def build(**fields):
+        sections = SECTIONS
         if fields.get("name") in VARIANTS:
-            name, section = VARIANTS[fields["name"]]
-            fields |= {"name": name, "sections": (section,)}
+            name, *sections = VARIANTS[fields["name"]]
+            fields |= {"name": name, "sections": tuple(sections)}
         layers = 3 if fields.get("name") == "griffin" else 2
         sizes = {"layers": layers, "features": 16, "state": 16, "mlp_features": 32, "sections": SECTIONS}
         exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
         config = ModelConfig(**(sizes | exact | fields))
         # Direction, types and remat do not change the parameters (test_compute.py).
         plain = replace(config, dtype="float32", remat="none", bidirectional=True, scan_dtype="float32")
+        plain = replace(plain, sections=tuple(sections))
         return build_model(config, VOCAB), variables_of(build_model(plain, VOCAB))
 
     return build

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pallas_kernels.matrix_state import tpu_grid
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.ssd import ssd
-from tests.pallas_kernels.linear_scan.oracle import assert_close
+from tests.pallas_kernels.linear_scan.oracle import assert_close, check_tpu_calls
 from tests.pallas_kernels.matrix_state import oracle
 from tests.quick_jit import quick_jit
 
@@ -219,6 +219,19 @@ def test_lengths_around_chunk_borders_match_the_definition(length, direction, fe
         tolerance=5e-5,
         all_elements=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("features", "length", "kernel"), [(64, 128, True), (64, 32, False), (32, 128, False)]
+)
+def test_tpus_use_the_kernel_if_it_fits(features, length, kernel):
+    arguments, _, dy, _ = draw((1, length, 2, features), 1, N=features)
+    given = oracle.to_arrays(arguments)
+
+    def gradient(x):
+        return jax.grad(lambda x: jnp.sum(ssd(**given | {"x": x}, direction="both")[0] * dy))(x)
+
+    check_tpu_calls(gradient, (given["x"],), kernel)
 
 
 def test_d_and_the_state_default_to_zero():
