@@ -67,8 +67,8 @@ TABLE = {
 MASKED_TABLE = {(1, 2, 2, 2): ("gated_ssm_plus",), (2, 2, 2, 1): encoder_names()}
 RECURRENCE_MESHES = {
     "gated_ssm": ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1)),
-    "mamba2": ((1, 1, 1, 8), (1, 1, 2, 4)),
-    "gated_deltanet": ((1, 1, 1, 8), (1, 1, 2, 4)),
+    "mamba2": ((1, 1, 2, 4),),
+    "gated_deltanet": ((1, 1, 2, 4),),
 }
 
 

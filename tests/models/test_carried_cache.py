@@ -17,7 +17,11 @@ ROWS, LENGTH, CUT, LAST = 2, 11, 6, 8
 
 # Only mixers have a cache, so one model per mixer is enough. With a window the cache is a ring.
 @pytest.fixture(
-    params=[*kinds([*BY_MIXER.values(), *VARIANTS], fast={("gated_ssm_plus", True)}), ("window", True)],
+    params=[
+        *kinds(BY_MIXER.values(), fast={("gated_ssm_plus", True)}),
+        *(pytest.param((name, True), marks=pytest.mark.slow) for name in VARIANTS),
+        ("window", True),
+    ],
     ids=str,
 )
 def kind(request):
