@@ -87,14 +87,18 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
 )
 
 
+WIDE = ("gated_ssm_plus", "birdie_ssm", "hawk_mlp")
+"""The mixers with a channel for each number of state."""
+
+
 def mixer(name: str, numbers: int) -> dict[str, Any] | None:
     """Return the config fields for a state of `numbers` numbers a layer; None if there is no such size.
 
-    The state of gated_ssm_plus, birdie_ssm and hawk_mlp is as wide as the layer. A large one would give the
-    model ten times the parameters of the others, so these mixers have no large size. The states of the
-    other mixers grow independently of the layer. The transformer's cache of 64 tokens has 8,192 numbers.
+    The state of the mixers in `WIDE` is as wide as the layer. A large one would give the model ten times
+    the parameters of the others, so these mixers have no large size. The states of the other mixers grow
+    independently of the layer. The transformer's cache of 64 tokens has 8,192 numbers.
     """
-    if name in ("gated_ssm_plus", "birdie_ssm", "hawk_mlp"):
+    if name in WIDE:
         return {"state": numbers, "sections": (HawkConfig(heads=8),)} if numbers <= 512 else None
     inner = 2 * FEATURES
     if name == "mamba":
