@@ -61,13 +61,11 @@ def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e
     expected_o, expected_last = oracle.scan(*rounded, direction)
     assert_close(o, expected_o, tolerance)
     assert_close(last, expected_last, tolerance)
-    total = oracle.total_of(rounded[0], do, dlast, direction)
-    arguments = {name: array for name, array in rounded[0]._asdict().items() if name != "resets"}
-    arguments["state"] = rounded[1]
     if not all_elements:
-        oracle.compare_along(total, arguments, found, tolerance)
+        total = oracle.total_of(rounded[0], do, dlast, direction)
+        oracle.compare_along(total, oracle.by_name(*rounded), found, tolerance)
         return
-    for name, expected in oracle.complex_step(total, arguments).items():
+    for name, expected in oracle.gradients(*rounded, do, dlast, direction).items():
         assert np.isfinite(np.asarray(found[name], np.float32)).all(), name
         assert_close(found[name], expected, tolerance)
 

@@ -102,6 +102,18 @@ def compare_along(function, arguments, found, tolerance):
         assert error <= tolerance * np.linalg.norm(cotangent), (name, error)
 
 
+def gradients(sequences, state, do, dlast, direction):
+    """Return the cotangents of the arguments by name; the first state has the name `state`."""
+    total = total_of(sequences, do, dlast, direction)
+    return complex_step(total, by_name(sequences, state))
+
+
+def by_name(sequences, state):
+    """Return the arguments of `total_of`'s function."""
+    arguments = {name: array for name, array in sequences._asdict().items() if name != "resets"}
+    return arguments | {"state": state}
+
+
 def total_of(sequences, do, dlast, direction):
     """Return the function of the arguments by name, `state` too, whose gradient is their cotangents."""
 
