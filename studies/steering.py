@@ -213,8 +213,9 @@ class Steering(OneTraining[Scale, Run]):
         if rows:
             sections.append(section("Shares of target tokens", rows_of_table(head, rows)))
             sections.append(section("Final validation loss by class, nats", _table_of_classes(results)))
-        predictions = _table_of_predictions(results)
-        return [*sections, section("Rewards that critics predict and mixtures earn", predictions)]
+        if predictions := _table_of_predictions(results):
+            sections.append(section("Rewards that critics predict and mixtures earn", predictions))
+        return sections
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
         """Yield a figure of the groups' shares over the run, with one panel per steering policy."""
@@ -266,7 +267,7 @@ def _table_of_classes(results: Results) -> str:
 
 
 def _table_of_predictions(results: Results) -> str:
-    """Return predicted and earned rewards of mixtures, of the contenders with a critic."""
+    """Return predicted and earned rewards of mixtures, of the contenders with a critic; "" without any."""
     rows = []
     for run, result in results.items():
         if result.get("predicted_reward") is None:
@@ -284,7 +285,7 @@ def _table_of_predictions(results: Results) -> str:
         cells = [f"{correlation:.2f}", f"{predicted:+.2f}", f"{earned:+.2f}"]
         rows.append([run.contender, str(run.seed), *cells])
     head = ["contender", "seed", "correlation over decisions"]
-    return rows_of_table([*head, "predicted, mean of the second half", "earned"], rows)
+    return rows_of_table([*head, "predicted, mean of the second half", "earned"], rows) if rows else ""
 
 
 def _probability(values: Mapping[int, float], reference: Mapping[int, float]) -> str:

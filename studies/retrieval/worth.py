@@ -258,23 +258,11 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
     """
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
-    for run, result in results.items():
-        one, arm = outcome_of(result, scale.phonebook_tuning.steps), Arm(run.model, run.procedure)
-        title, colour = titles[arm], series_colour(arms.index(arm))
+    for _, one, style in _styled(scale, results):
         every = [one.cap if steps is None else steps for steps in one.times]
-        axes.plot([one.bits, one.bits], [min(every), max(every)], color=colour, alpha=0.4)
-        never = one.median is None
-        axes.plot(
-            one.bits,
-            one.median or one.cap,
-            marker=series_marker(arms.index(arm)),
-            color=colour,
-            markerfacecolor="none" if never else colour,
-            linestyle="none",
-            label="" if title in titled else title,
-        )
-        titled.add(title)
+        axes.plot([one.bits, one.bits], [min(every), max(every)], color=style["color"], alpha=0.4)
+        fill = "none" if one.median is None else style["color"]
+        axes.plot(one.bits, one.median or one.cap, markerfacecolor=fill, **style)
     axes.axhline(scale.phonebook_tuning.steps, color="black", linestyle=":")
     axes.set_xlabel("held-out text, bits a byte")
     axes.set_ylabel("fine-tuning steps to half right (hollow: never)")
@@ -288,23 +276,25 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
         yield "state", _draw_states(scale, results)
 
 
+def _styled(scale: Scale, results: Results) -> Iterator[tuple[Run, Outcome, dict[str, Any]]]:
+    """Yield each run with its outcome and the style of its dot; the first dot of an arm has its title."""
+    arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
+    for run, result in results.items():
+        arm = Arm(run.model, run.procedure)
+        number, title = arms.index(arm), titles[arm]
+        style = {"marker": series_marker(number), "color": series_colour(number), "linestyle": "none"}
+        label = "" if title in titled else title
+        yield run, outcome_of(result, scale.phonebook_tuning.steps), {**style, "label": label}
+        titled.add(title)
+
+
 def _draw_states(scale: Scale, results: Results) -> Figure:
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
-    for run, result in results.items():
-        exact = outcome_of(result, scale.phonebook_tuning.steps).exact
-        arm, cell = Arm(run.model, run.procedure), list(exact)[-1]
-        axes.plot(
-            _BYTES * numbers_of_state(run),
-            100 * exact[cell],
-            marker=series_marker(arms.index(arm)),
-            color=series_colour(arms.index(arm)),
-            linestyle="none",
-            label="" if titles[arm] in titled else titles[arm],
-        )
+    for run, one, style in _styled(scale, results):
+        cell = list(one.exact)[-1]
+        axes.plot(_BYTES * numbers_of_state(run), 100 * one.exact[cell], **style)
         axes.set_ylabel(f"{cell.replace('_', ' ')}, % exact")
-        titled.add(titles[arm])
     axes.set_xlabel("bytes of state of a row, float32")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

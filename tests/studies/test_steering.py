@@ -117,6 +117,15 @@ def test_controls_use_the_shares_of_the_best_policy(study):
     assert (page.parent / "page_small_shares.png").exists()
 
 
+def test_predicted_and_earned_rewards_are_compared():
+    """The first decision has no prediction. Of the other four, the last two are the second half."""
+    one = {"predicted_reward": [None, 1.0, 2.0, 3.0, 5.0], "earned_reward": [9.0, -1.0, -2.0, -3.0, -5.0]}
+    results = {Run("small", "published", 5): one, Run("small", "pairs", 5): {"predicted_reward": None}}
+    table = steering._table_of_predictions(results).splitlines()
+    assert table[2:] == ["| published | 5 | -1.00 | +4.00 | -4.00 |"]
+    assert steering._table_of_predictions({Run("small", "pairs", 5): {}}) == ""
+
+
 def test_the_recorded_runs_determine_the_best_policy():
     recorded = steering.GRID_RESULTS.with_name("steering")
     assert steering.best_steering(read_results(recorded, "small", Run)) == BEST_STEERING
