@@ -1,0 +1,64 @@
+"""Tests the search of the verdict: its proxies, its law, and its page."""
+
+import numpy as np
+import pytest
+
+from birdie_jax.bandit.policies.staged import parse_stages
+from birdie_jax.config import parse_config
+from birdie_jax.config_flag import load_config
+from birdie_jax.resolve import configured_mixture
+from studies.class_objective import class_of_arm
+from studies.mixture_search import PROXIES, MixtureSearch
+from studies.results import write_result
+
+
+@pytest.fixture
+def study(tmp_path):
+    return MixtureSearch(MixtureSearch.scales["small"], tmp_path / "results", tmp_path, "stdlib")
+
+
+def shares_of(study, run):
+    ((start, shares),) = parse_stages(study.settings(run)["bandit.stages"])
+    assert start == 0
+    return shares
+
+
+def test_a_proxy_trains_on_its_point_of_the_design(study):
+    design, _ = study.design()
+    points = design.points(PROXIES)[:, 0]
+    assert design.classes == tuple(sorted(set(class_of_arm().values())))
+    for run, point in zip(study.runs(), points, strict=True):
+        assert list(shares_of(study, run).values()) == pytest.approx(point, rel=1e-4)
+    config = load_config("configs/tiny.py")
+    config.update_from_flattened_dict(study.settings(run))
+    parsed = parse_config(config)
+    assert (parsed.bandit.policy, parsed.objectives.shares_of) == ("staged", "target_tokens")
+    assert configured_mixture(parsed).arms
+
+
+def test_the_found_mixture_avoids_the_class_that_costs_all_others(study):
+    harmful = "deshuffling"
+    arms = sorted(class_of_arm())
+    for number, run in enumerate(study.runs()):
+        loss = 1 + np.exp(shares_of(study, run)[harmful])
+        write_result(
+            study.result_file(run),
+            {
+                "study": study.name,
+                "run": run._asdict(),
+                "circumstances": {"seconds": {"training": 360}},
+            },
+            {"arms": arms, "validation_loss": [[9.0] * len(arms), [loss] * len(arms)]},
+        )
+        if number == 1:
+            assert study.tables(study.read_results()) == [] == list(study.figures(study.read_results()))
+    findings = study.findings(study.read_results())
+    own, found = (one.shares[0] for one in (findings.own, findings.found))
+    place = findings.design.classes.index(harmful)
+    assert found[place] < own[place] / 4
+    page = study.results.parent / "page.md"
+    study.write_page(page)
+    text = page.read_text()
+    assert "32 proxies, 3.20 hours of a core" in text and "Not run" not in text
+    assert "| objective, measured | 2.1175 | 2.1175 |" in text
+    assert (page.parent / "page_small_search.png").exists()
