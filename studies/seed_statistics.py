@@ -39,7 +39,7 @@ class Times(NamedTuple):
     reached: Bool[np.ndarray, " runs"]
 
 
-def censored(steps: Sequence[int | None], cap: int) -> Times:
+def censored(steps: Sequence[float | None], cap: int) -> Times:
     """Return times from steps. None is a run that does not reach the goal within `cap` steps."""
     return Times(
         np.array([cap if step is None else step for step in steps], float),
@@ -47,15 +47,17 @@ def censored(steps: Sequence[int | None], cap: int) -> Times:
     )
 
 
-def median_time(steps: Sequence[int | None]) -> int | None:
-    """Return the median of an odd number of times; None if it is censored.
+def median_time(steps: Sequence[float | None]) -> float | None:
+    """Return the median of times; None if it is censored.
 
-    Censored times (None) sort after all others.
+    Censored times (None) sort after all others. The median of an even number of times is the mean
+    of the two middle ones, and is censored if the later one is.
     """
-    if len(steps) % 2 == 0:
-        raise ValueError(f"median: found {len(steps)} times; allowed: an odd number")
     found = sorted(step for step in steps if step is not None)
-    return found[len(steps) // 2] if len(steps) // 2 < len(found) else None
+    later = len(steps) // 2
+    if later >= len(found):
+        return None
+    return found[later] if len(steps) % 2 else (found[later - 1] + found[later]) / 2
 
 
 def log_rank(first: Times, second: Times) -> float:

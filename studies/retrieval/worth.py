@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
     objective: float
 
     @property
-    def median(self) -> int | None:
+    def median(self) -> float | None:
         """The median time; None if it is censored."""
         return median_time(self.times)
 
@@ -125,8 +125,8 @@ def worth_tables(scale: Scale, results: Results) -> list[str]:
     return [section(title, table) for title, table in sections.items()]
 
 
-def _steps(steps: int | None, cap: int) -> str:
-    return f"> {cap}" if steps is None else str(steps)
+def _steps(steps: float | None, cap: int) -> str:
+    return f"> {cap}" if steps is None else f"{steps:g}"
 
 
 def _titles_of(runs: Iterable[Run]) -> dict[Arm, str]:
@@ -207,7 +207,7 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
             [
                 f"{titles[second]} against {titles[first]}",
                 str(count),
-                *(_steps(median_of([one.median for one in arm]), arm[0].cap) for arm in (after, before)),
+                *(_steps(median_time([one.median for one in arm]), arm[0].cap) for arm in (after, before)),
                 f"{reached[1]}, {reached[0]}",
                 f"{log_rank(times[1], times[0]):.3f}",
                 f"{paired_log_rank(times[1], times[0]):.3f}",
@@ -216,11 +216,6 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
         )
     head = ["arms", "seeds", "median steps of the first", "of the second", "runs that got there"]
     return rows_of_table([*head, "log-rank, p", "paired, p", "got there or not, p"], rows)
-
-
-def median_of(times: Sequence[int | None]) -> int | None:
-    """Return the median over runs, or the later of the two middle times; None if it is censored."""
-    return median_time(times if len(times) % 2 else [*times, None])
 
 
 def _table_of_differences(found: Mapping[Run, Outcome]) -> str:

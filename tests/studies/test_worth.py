@@ -16,7 +16,7 @@ from studies.retrieval.plans import PROCEDURES, Run, runs_of
 from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
-from studies.retrieval.worth import median_of, numbers_of_state, outcome_of
+from studies.retrieval.worth import numbers_of_state, outcome_of
 from tests.studies.written_verbs import WrittenVerbs
 
 TEXT = "corpus.jsonl"
@@ -73,7 +73,6 @@ def test_fine_tunings_of_a_checkpoint_count_once(finished):
     assert outcomes["mixture_fixed_causal"].times == (450, 850, 3950)
     assert outcomes["mixture_fixed_causal"].median == 850
     assert outcomes["scratch"].median == 3950
-    assert median_of([100, None]) is None and median_of([100, 200, None]) == 200
 
 
 def test_the_page_has_runs_tests_and_figure(finished, tmp_path):
