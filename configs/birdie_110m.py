@@ -12,8 +12,8 @@ The paper states only the size of these runs, and that each took "roughly 5 hour
 8,000 steps (8.4B tokens, 76 per parameter) are this project's choice. The learning rate is Mamba's for 125M
 parameters.
 
-Planned, not run (docs/launch_presets.md): on 8 H200, each GPU needs 9.6 of 131 GiB. The 8,000 steps take 27
-minutes if everything overlaps and 43 if nothing does.
+Planned, not run (docs/launch_presets.md): on 8 H200, each GPU needs 34.6 of 131 GiB. The 8,000 steps take
+26 minutes if everything overlaps, and 32 in the order of the program.
 """
 
 import ml_collections

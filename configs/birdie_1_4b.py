@@ -13,14 +13,12 @@ only the size. The dimensions are this project's choice, except griffin's, which
 Otherwise a batch has 512 rows. The train command above runs unchanged on any power of two of devices, up to
 512, if they have the memory. The run chooses mesh and accumulation from the kind and number of devices, and
 prints the rule. Planned, not run, for gated_ssm_plus (docs/launch_presets.md): memory per device, and hours
-for all 32,000 steps if everything overlaps and if nothing does.
+for all 32,000 steps if everything overlaps and in the order of the program.
 
-    v5p-128, 64 chips     data=64            26.6 of 95.7 GiB     3.4 to 4.7 hours
-    v4-128, 64 chips      data=32, fsdp=2    14.8 of 30.8 GiB     5.7 to 8.8 hours
-    v5e-256, 256 chips    data=64, fsdp=4     6.8 of 15.8 GiB     2.0 to 4.1 hours
-    8 H200                data=8             50.3 of 131 GiB     12.7 to 22.2 hours
-    16 H200 on 2 hosts    data=16            35.5 of 131 GiB      6.4 to 11.2 hours
-    64 H200 on 8 hosts    data=64            24.9 of 131 GiB      1.6 to 3.1 hours
+    v5p-128, 64 chips     data=64             44.3 of 95.7 GiB     2.7 to 3.4 hours
+    v4-128, 64 chips      data=16, fsdp=4     26.9 of 30.8 GiB     4.6 to 5.6 hours
+    v5e-256, 256 chips    data=16, fsdp=16     6.8 of 15.8 GiB     1.6 to 2.1 hours
+    64 H200 on 8 hosts    data=64             44.1 of 131 GiB      1.3 to 2.3 hours
 
 The paper measured 13,148 (Gated SSM+) to 15,214 (Gated SSM) tokens per second on each of 20 A100s of 80 GB
 (its Table 4). That is 36 and 31 hours. The GPU hours in the same table are nine times as many.

@@ -8,8 +8,8 @@ mamba, mamba2, gated_deltanet, transformer. All are within 1.5 % of 400M paramet
 are this project's choice. A batch has 512 rows and runs on any power of two of devices up to 512. Add
 `,paper` to a variant for batches of 520 rows, for 20 GPUs.
 
-Planned, not run (docs/launch_presets.md): on v5e-256, each chip needs 6.9 of 15.8 GiB. The 8,000 steps take
-8 minutes if everything overlaps and 15 if nothing does.
+Planned, not run (docs/launch_presets.md): on v5e-256, each chip needs 9.3 of 15.8 GiB. The 8,000 steps take
+7 minutes if everything overlaps, and 12 in the order of the program.
 """
 
 import ml_collections

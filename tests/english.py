@@ -1,4 +1,4 @@
-"""Refuses the words in the first table of docs/glossary.md, and long lines of prose in Markdown.
+"""Refuses words that docs/glossary.md lists for authors, and long lines of prose in Markdown.
 
 `python -m tests.english` prints each such line of the files that Git knows (`git add`), and exits with 1.
 """

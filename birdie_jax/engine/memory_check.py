@@ -73,7 +73,7 @@ def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list
     sizes += (
         ("model.mlp_features",) if architecture_of(model).has_mlp or architecture_of(model).encoder else ()
     )
-    sizes += ("data.vocab_size",) if _trains_tokenizer(config) else ()
+    sizes += ("data.vocab_size",) if trains_tokenizer(config) else ()
 
     # With automatic parts, a part of a batch has at least one row.
     parts = mesh["data"] * mesh["fsdp"] * config.train.accumulation_steps
@@ -158,14 +158,15 @@ def _cgroup_limits() -> list[int]:
     return limits
 
 
-def _trains_tokenizer(config: Config) -> bool:
+def trains_tokenizer(config: Config) -> bool:
+    """Return whether the run trains its own tokenizer, so `data.vocab_size` has an effect."""
     prepared = any(corpus.get("prepared") for corpus in config.data.corpora.values())
     return not (prepared or config.data.prepared or config.data.tokenizer)
 
 
 def _min_vocab_size(config: Config) -> int:
     """Return the rows of the embedding table, without the pieces of a tokenizer that is not read yet."""
-    return padded_vocab_size(config.data.vocab_size if _trains_tokenizer(config) else 0)
+    return padded_vocab_size(config.data.vocab_size if trains_tokenizer(config) else 0)
 
 
 def _compare(config: Config, needs: Sequence[Need], memory: int | float | None, whose: str) -> None:

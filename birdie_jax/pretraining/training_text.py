@@ -10,6 +10,7 @@ from absl import logging
 
 from birdie_jax.config import Config, DataConfig, corpora_of
 from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.memory_check import trains_tokenizer
 from birdie_jax.errors import DataError
 from birdie_jax.storage import absolute, exists, make_path, write_whole
 from birdie_jax.storage.cache_folder import cache_folder
@@ -48,6 +49,13 @@ def prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tupl
     first = next(iter(folders))
     with _naming_the_field(config, first):
         tokenizer = load_tokenizer(folders[first])
+    pieces, wanted = tokenizer.num_pieces, config.data.vocab_size
+    if processes.first and pieces != wanted and not trains_tokenizer(config):
+        logging.warning(
+            "config.data.vocab_size: found %d, which has no effect: the text's tokenizer has %d pieces",
+            wanted,
+            pieces,
+        )
     sha256 = processes.broadcast_from_first("tokenizer", lambda: _keep_tokenizer(workdir, tokenizer))
     weights = tuple(corpus.weight for corpus in corpora_of(config.data).values()) or (1.0,)
     opened = partial(TokenShards, tokenizer_sha256=sha256, mirror_gib=config.data.mirror_gib)

@@ -51,6 +51,18 @@ def test_processes_must_read_the_same_text(prepared):
         check_same_text(tuple(other), _SecondProcess(first.text))
 
 
+def test_a_vocabulary_size_that_the_prepared_text_does_not_have_is_reported(prepared, tmp_path, caplog):
+    texts = [f"document {number}\n    of the river " * 20 for number in range(60)]
+    folder = str(prepared("web", texts)[0].directory)
+    for vocab_size, warnings in ((330, []), (32_000, [" found 32000, which has no effect"])):
+        config = parse_config(get_config())
+        data = dataclasses.replace(config.data, prepared=folder, vocab_size=vocab_size)
+        workdir = tmp_path / str(vocab_size)
+        workdir.mkdir()
+        prepare_text(dataclasses.replace(config, data=data), Workdir(workdir), Processes())
+        assert [record.getMessage().split(":")[1] for record in caplog.records] == warnings
+
+
 @pytest.fixture
 def refusal(tmp_path):
     def refusal(corpora):
