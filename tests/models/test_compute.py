@@ -9,17 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config import ModelConfig
-from birdie_jax.models import language_model_names, model_names
-from birdie_jax.models.layer_stacks import is_hybrid
+from birdie_jax.models import language_model_names
 from birdie_jax.models.layout import packed_layout
-from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.rematerialisation import LEVELS
 from pallas_kernels.linear_scan.xla import UNROLLED
-from tests.models.conftest import compiled, one_of_each_mixer, tiered
+from tests.models.conftest import BY_MIXER, compiled, tiered
 from tests.quick_jit import quick_jit
-
-ENCODERS_TOO = pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, model_names()))
 
 
 def loss_of(model, batch):
@@ -55,16 +50,16 @@ def test_direction_type_and_remat_do_not_change_the_parameters(name, make, packe
     assert shapes(remat="full") == expected
 
 
-# XLA counts the operations of a loop's body once, and layers are in a loop (conftest.py).
+# XLA counts the operations of a loop's body once, and layers are in a loop (conftest.py). Other mixers have
+# the two directions from the same code as one of these.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", one_of_each_mixer(language_model_names()))
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "transformer", "mamba", "gated_deltanet"])
 def test_the_cost_of_both_directions_does_not_grow_with_the_model(name, make, packed):
     """Reading both ways adds a few operations that do not depend on the size of the model.
 
     The CPU's loop computes two positions per step instead of one, and each token has two resets.
-    Attention's mask also reads the context, with one logical operation per pair of tokens. For the gradient
-    of Griffin, XLA counts fewer operations in both directions than in one. It fuses the steps of Mamba's
-    two halves differently, and counts about a twentieth more.
+    Attention's mask also reads the context, with one logical operation per pair of tokens. XLA fuses the
+    steps of Mamba's two halves differently, and counts about a twentieth more.
     """
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
 
@@ -80,22 +75,14 @@ def test_the_cost_of_both_directions_does_not_grow_with_the_model(name, make, pa
             totals.append([flops(total, *arguments), flops(jax.grad(total), *arguments)])
         return np.subtract(*totals), np.array(totals[1])
 
-    small, _ = more_both_ways()
     wider, one_way = more_both_ways(state=32, features=24)
-    if name in ("mamba", "mamba2", "gated_deltanet"):
+    if name in ("mamba", "gated_deltanet"):
         assert np.all(wider <= 0.08 * one_way)
         return
-    if name == "griffin":
-        assert wider[0] == small[0]
-        assert wider[1] <= small[1] <= 0
-        small = small[:1]
-    else:
-        np.testing.assert_array_equal(wider, small)
-    pairs = packed.tokens.size**2 if mixer_config(ModelConfig(name=name)).has_attention else 0
-    # Each layer of a hybrid is a separate program; the layers of other models are one, in a loop.
-    config = make(name=name)[0].config
-    programs = config.layers if is_hybrid(config) else 1
-    assert np.abs(small).max() <= programs * (40 * UNROLLED + packed.tokens.size + pairs)
+    small, _ = more_both_ways()
+    np.testing.assert_array_equal(wider, small)
+    pairs = packed.tokens.size**2 if name == "transformer" else 0
+    assert np.abs(small).max() <= 40 * UNROLLED + packed.tokens.size + pairs
 
 
 def test_reverse_resets_cost_five_logical_operations_per_token(make, packed):
@@ -113,7 +100,11 @@ def gradient_of(name, remat, make, packed):
     return program(variables), program.cost_analysis()["flops"]
 
 
-@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, one_of_each_mixer(model_names())))
+# Every map and every recurrence gets the name of its level in one place for all mixers.
+REMAT = ["gated_ssm_plus", "griffin", "mamba", "gated_deltanet", "transformer", "bigs"]
+
+
+@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, REMAT))
 def test_remat_does_not_change_the_results(name, make, packed):
     levels = list(LEVELS) if name in ("gated_ssm_plus", "griffin") else ["none", "dots", "full"]
     (loss, gradient), kept = gradient_of(name, "none", make, packed)
@@ -129,7 +120,9 @@ def test_remat_does_not_change_the_results(name, make, packed):
     assert costs[0] < costs[levels.index("dots")] < costs[-1]
 
 
-@ENCODERS_TOO
+@pytest.mark.parametrize(
+    "name", tiered({"gated_ssm_plus"}, [*BY_MIXER.values(), "bigs", "stack_attention"])
+)
 def test_bfloat16_is_close_to_float32(name, make, packed):
     exact, variables = make(name=name)
     rounded, _ = make(name=name, dtype="bfloat16")

@@ -1,6 +1,7 @@
 """Tests of requirements on every model, except for information flow."""
 
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,7 @@ import numpy as np
 import pytest
 from jax.tree_util import tree_map_with_path
 
-from birdie_jax.models import language_model_names, model_names
-from tests.models.conftest import tiered
+from tests.models.conftest import BY_MIXER, tiered
 from tests.quick_jit import quick_jit
 
 # These parameters saturate Mamba's step and output gate. Mamba multiplies input, step and weights with one
@@ -20,8 +20,10 @@ SATURATED = {
 }
 
 
-@pytest.mark.parametrize("dtype", tiered({"bfloat16"}, ["float32", "bfloat16"]))
-@pytest.mark.parametrize("name", tiered({"mamba"}, language_model_names()))
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    tiered([("mamba", "bfloat16")], [("mamba", "float32"), *product(BY_MIXER.values(), ["bfloat16"])]),
+)
 def test_gradients_are_finite_with_saturated_gates(name, dtype, make, packed):
     """A gate at 0 or 1, a decay of exactly 1, a softmax on one token."""
     model, variables = make(name=name, dtype=dtype)
@@ -45,7 +47,7 @@ def test_gradients_are_finite_with_saturated_gates(name, dtype, make, packed):
         assert jnp.linalg.norm(gradient["embedding"]) > 0
 
 
-@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, model_names()))
+@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, ["gated_ssm_plus", "griffin", "bigs"]))
 def test_a_seed_gives_the_same_parameters(name, make, packed):
     model, _ = make(name=name)
     first, second = (quick_jit(model.init)(jax.random.key(1), packed) for _ in range(2))
