@@ -10,7 +10,7 @@ import pytest
 from birdie_jax.batch import Batch
 from birdie_jax.config import ModelConfig
 from birdie_jax.generation import Prompt
-from birdie_jax.models import build_model, language_model_names
+from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
@@ -19,21 +19,19 @@ from birdie_jax.text import train_tokenizer
 from tests.quick_jit import quick_jit
 
 VOCAB = 384
-# An MLP after the mixer does not matter for these tests.
-_NAMES = [name for name in language_model_names() if name not in ("gated_ssm_mlp", "hawk_mlp")]
 # A recurrent model, one with attention and one with both are fast; the others are slow.
 _FAST_KINDS = {("gated_ssm_plus", True), ("griffin", False)}
 
 
-def kinds(names=None, fast=_FAST_KINDS):
-    """Return (name, bidirectional) of models as parameters of tests; those in `fast` are fast."""
+def kinds(pairs, fast=_FAST_KINDS):
+    """Return pairs of (name, bidirectional) as parameters of tests; those in `fast` are fast."""
     return [
         pytest.param(
             kind,
             id=f"{kind[0]}-{'bidirectional' if kind[1] else 'causal'}",
             marks=() if kind in fast else pytest.mark.slow,
         )
-        for kind in ((name, way) for name in names or _NAMES for way in (True, False))
+        for kind in pairs
     ]
 
 
@@ -67,11 +65,6 @@ def tokenizer():
     words = random.Random(0)
     texts = [" ".join(words.choices(["the", "river", "seven", "of", "return"], k=30)) for _ in range(100)]
     return train_tokenizer(texts, 300, tokenizer_type="bpe")
-
-
-@pytest.fixture(params=kinds())
-def kind(request):
-    return request.param
 
 
 def some_prompts():

@@ -15,24 +15,15 @@ from birdie_jax.generation.likelihood import Scorer
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.objectives import Example
 from birdie_jax.vocabulary import START
-from tests.generation.conftest import VOCAB, small_model
+from tests.generation.conftest import VOCAB, kinds, small_model
 from tests.quick_jit import quick_jit
 
-KINDS = [
-    ("gated_ssm_plus", True),
-    pytest.param(("gated_ssm_plus", False), marks=pytest.mark.slow),
-    pytest.param(("hawk", True), marks=pytest.mark.slow),
-    pytest.param(("transformer", True), marks=pytest.mark.slow),
-    pytest.param(("mamba2", True), marks=pytest.mark.slow),
-    pytest.param(("gated_deltanet", False), marks=pytest.mark.slow),
-]
+KINDS = kinds(
+    [("gated_ssm_plus", True), ("transformer", True), ("mamba2", True), ("gated_deltanet", False)]
+)
 NONE = np.empty(0, np.int32)
 # All whole passes have this length, so they share one compiled program.
 LENGTH = 64
-
-
-def ids(kind):
-    return f"{kind[0]}-{'bidirectional' if kind[1] else 'causal'}"
 
 
 def draw(random, count):
@@ -78,7 +69,7 @@ def questions():
     return prompts, [[draw(random, count) for count in own] for own in lengths]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=ids)
+@pytest.mark.parametrize("kind", KINDS)
 def test_likelihoods_match_one_pass(kind):
     prompts, continuations = questions()
     scorer = Scorer(Generator(*small_model(*kind)))
@@ -148,7 +139,7 @@ def texts():
     return [draw(random, count) for count in (7, 50, 1, 0, 33)]
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[3]], ids=ids)
+@pytest.mark.parametrize("kind", [*KINDS[:2], *kinds([("hawk", True)])])
 def test_losses_of_texts_match_one_pass(kind, monkeypatch):
     monkeypatch.setattr(likelihood_module, "_CHUNK", 16)
     monkeypatch.setattr(likelihood_module, "_MIN_CHUNK", 8)

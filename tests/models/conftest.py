@@ -50,12 +50,15 @@ VARIANTS = {
         GatedDeltaNetConfig(heads=4, channel_decay=True, negative_eigenvalues=True),
     ),
 }
-# One model per mixer: the first model with this mixer.
+# The first model of each mixer; the others differ only in an MLP or lack a term.
 BY_MIXER = {
     architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(language_model_names())
 }
 SLOW = pytest.mark.slow
-KINDS = kinds(fast={(name, True) for name in BY_MIXER.values()})
+# Other mixers read causally with the same code, and the tests of their equations read both ways.
+CAUSAL_TOO = ("gated_ssm_plus", "transformer", "gated_deltanet")
+ONE_EACH = [(name, True) for name in BY_MIXER.values()]
+KINDS = kinds(ONE_EACH + [(name, False) for name in CAUSAL_TOO], fast=ONE_EACH)
 # Their heads read in both directions; reading causally is the same with fewer.
 KINDS += [pytest.param((name, True), id=name, marks=SLOW) for name in VARIANTS]
 ENCODER_KINDS = [
@@ -67,14 +70,6 @@ ENCODER_KINDS = [
 # With steps of at most 0.1, Mamba's state would be small next to its skip connection. With larger steps,
 # Mamba-2's rates of up to 16 would forget everything.
 STATE_SPACE = {"mamba": {"step_bias": 4}, "mamba2": {"step_bias": 4, "A_log": -3}}
-
-
-def one_of_each_mixer(names):
-    """Return the first model of each mixer; the others differ only in an MLP or lack a term."""
-    first = {}
-    for name in names:
-        first.setdefault(architecture_of(ModelConfig(name=name)).mixer, name)
-    return [*first.values()]
 
 
 def tiered(fast, values):

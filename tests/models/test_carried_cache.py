@@ -1,5 +1,7 @@
 """Tests that a text in parts with a cache matches the whole text, also in gradients."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ ROWS, LENGTH, CUT, LAST = 2, 11, 6, 8
 # Only mixers have a cache, so one model per mixer is enough. With a window the cache is a ring.
 @pytest.fixture(
     params=[
-        *kinds(BY_MIXER.values(), fast={("gated_ssm_plus", True)}),
+        *kinds(product(BY_MIXER.values(), (True, False))),
         *(pytest.param((name, True), marks=pytest.mark.slow) for name in VARIANTS),
         ("window", True),
     ],

@@ -17,7 +17,7 @@ from birdie_jax.models.parameters import collect_policies
 from birdie_jax.models.regression_head import label_of_number
 from birdie_jax.models.sample_scores import sample_losses, score_samples, token_types
 from birdie_jax.models.span_head import MAX_SPAN_POSITIONS, label_of_span
-from birdie_jax.models.task_head import Samples, head_type
+from birdie_jax.models.task_head import HEADS, Samples, head_type
 from birdie_jax.tasks.head_task import labelled_example
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
 from tests.models.conftest import tiered
@@ -133,13 +133,15 @@ def test_dropout_differs_between_samples_and_is_scaled():
     assert len(set(kept)) == 3
 
 
-def test_the_parameters_of_a_head_have_policies():
-    config = config_of("classification", 3)
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_parameters_of_a_head_have_policies(kind):
+    config = config_of(kind, 3, dtype="bfloat16")
     samples = Samples(jnp.asarray(SEGMENTS), jnp.asarray(FIRST))
     x = jnp.zeros((*SEGMENTS.shape, FEATURES))
     policies = collect_policies(head_type(config)(config), x, samples)
-    assert sorted(policies) == ["pooler", "topic"]
+    assert sorted(policies) == (["topic"] if kind == "spans" else ["pooler", "topic"])
     assert policies["topic"]["kernel"].weight_decay and not policies["topic"]["bias"].weight_decay
+    assert {policy.compute_dtype for policy in jax.tree.leaves(policies)} == {jnp.dtype("float32")}
 
 
 def sample(*texts, label=1):
