@@ -1,4 +1,4 @@
-"""`transformers` opens every model of this project without JAX, and computes the same scores."""
+"""`transformers` opens models of every mixer without JAX, and computes the same scores."""
 
 import dataclasses
 import json
@@ -93,13 +93,11 @@ _CAUSAL = {
     },
 }
 LANGUAGE_MODELS = {
-    "gated_ssm": {},
-    "gated_ssm_mlp": {"tie_embeddings": True},
+    "gated_ssm": {"tie_embeddings": True},
     "gated_ssm_plus": {},
     "causal": {"name": "gated_ssm_plus", "bidirectional": False},
     "birdie_ssm": {},
     "hawk": {},
-    "hawk_mlp": {},
     "mamba": {},
     "mamba2": {"sections": _MATRICES},
     "gated_deltanet": {"sections": _MATRICES},
@@ -257,30 +255,43 @@ def test_scores_match_the_jax_model(kind, found):
         assert values["half_is_finite"]
 
 
+def prompts_of(kind):
+    """Return `PROMPTS` as this project reads them."""
+    arm = choose_arm(taught_arms(config_of(kind)), None)
+    return [make_prompt(text, arm.objective, small_tokenizer()) for text in PROMPTS]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
+def test_prompts_beams_and_samples_follow_the_format(kind, found):
+    values = found[2][kind]
+    for row, prompt in zip(values["prompt_tokens"], prompts_of(kind), strict=True):
+        np.testing.assert_array_equal(row[row > 0], prompt.tokens)
+    assert values["beams_are_cached"]
+    assert set(values["special_tokens"]) <= {0, END}
+
+
+# The scores of single steps match for every kind (test_scores_match_the_jax_model).
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", ["gated_ssm_plus", "transformer", "griffin", "causal_mamba2", "recurrent_gemma"]
+)
 def test_answers_match_generate(kind, found):
     model, values = exported(kind), found[2][kind]
-    config, tokenizer = model.config, model.tokenizer
-    arm = choose_arm(taught_arms(config), None)
-    prompts = [make_prompt(text, arm.objective, tokenizer) for text in PROMPTS]
+    tokenizer = model.tokenizer
     answers = generate(
-        build_model(config.model, tokenizer.vocab_size),
+        build_model(model.config.model, tokenizer.vocab_size),
         model.params,
-        prompts,
+        prompts_of(kind),
         max_tokens=MAX_TOKENS,
         num_tokens=NUM_SPECIAL_TOKENS + tokenizer.num_pieces,
     )
-    for row, prompt in zip(values["prompt_tokens"], prompts, strict=True):
-        np.testing.assert_array_equal(row[row > 0], prompt.tokens)
     for row, answer in zip(values["answers"], answers, strict=True):
         np.testing.assert_array_equal(row[: len(answer.tokens)], answer.tokens)
     for text, answer in zip(values["texts"].tolist(), answers, strict=True):
         # The two libraries replace invalid bytes differently.
         if "\ufffd" not in text:
             assert text == tokenizer.decode(answer.tokens)
-    assert values["beams_are_cached"]
-    assert set(values["special_tokens"]) <= {0, END}
 
 
 @pytest.mark.slow
