@@ -76,6 +76,10 @@ def test_scores_match_zeroed_entries(seed, length):
     np.testing.assert_array_equal(found, score(anchors, decay, entry, None, reset))
 
 
+# JAX compiles a program for each norm, not for each set of anchors.
+by_loop, by_arrays = (quick_jit(scores, static_argnums=0) for scores in (scores_by_loop, scores_by_arrays))
+
+
 @pytest.mark.parametrize("norm", ["absolute", "signed", "l2", "relative"])
 @pytest.mark.parametrize("anchors", [(19,), (6, 19), (6,)], ids=str)
 def test_the_loop_matches_whole_arrays(norm, anchors):
@@ -85,8 +89,7 @@ def test_the_loop_matches_whole_arrays(norm, anchors):
     reset = np.isin(np.arange(20), (0, 7))[None].repeat(2, axis=0)
     is_anchor = np.isin(np.arange(20), anchors)[None].repeat(2, axis=0)
     given = RecurrenceArrays(decay, entry, gate, jnp.tanh), jnp.asarray(reset), jnp.asarray(is_anchor)
-    looped = quick_jit(partial(scores_by_loop, norm))(*given)
-    expected = quick_jit(partial(scores_by_arrays, norm))(*given)
+    looped, expected = by_loop(norm, *given), by_arrays(norm, *given)
     assert np.abs(expected).max() > 0
     np.testing.assert_allclose(looped, expected, rtol=1e-5, atol=1e-7)
 
@@ -121,11 +124,12 @@ def test_a_long_row_has_no_nan():
     assert found[-3] == 0.25
 
 
-SCORED = ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba", "mamba2"]
+SCORED = [(name, True) for name in ("gated_ssm_plus", "gated_ssm", "hawk", "birdie_ssm", "mamba", "mamba2")]
 
 
-@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, SCORED))
-@pytest.mark.parametrize("bidirectional", tiered({True}, [True, False]))
+@pytest.mark.parametrize(
+    ("name", "bidirectional"), tiered(SCORED[:1], [*SCORED, ("gated_ssm_plus", False)])
+)
 def test_a_packed_sample_has_the_same_scores_as_alone(name, bidirectional):
     model, params = small_model(name, bidirectional, layers=1)
     tokens = jnp.asarray(np.random.default_rng(0).integers(256, 384, (1, 24)))
