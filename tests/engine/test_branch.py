@@ -99,9 +99,9 @@ def trunk(tmp_path_factory):
     return folder / "run", corpus
 
 
-def branch(trunk, workdir, *overrides, step=12):
+def branch(trunk, workdir, *overrides):
     run, corpus = trunk
-    begins = (f"--config.init.from={run}@{step}", "--config.init.optimizer=true", *overrides)
+    begins = (f"--config.init.from={run}@12", "--config.init.optimizer=true", *overrides)
     return finish(train_command(workdir, corpus, *begins, variant="exp3s"))
 
 
@@ -171,17 +171,15 @@ def test_what_a_branch_changes_is_printed_and_done(trunk, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("overrides", "step", "said"),
+    ("override", "said"),
     [
-        ((), 13, "@13, which holds no checkpoint; allowed: the workdir of a run, one of its"),
-        (("--config.batching.rows=4",), 12, "a checkpoint of another architecture: for row_streams"),
-        (("--config.optimizer.name=adafactor",), 12, "config.optimizer.name: found 'adafactor' with"),
-        (("--config.train.num_steps=8",), 12, "num_steps: found 8; allowed: at least 12"),
-        (("--config.data.vocab_size=310",), 12, "was trained on other data"),
+        ("--config.batching.rows=4", "a checkpoint of another architecture: for row_streams"),
+        ("--config.optimizer.name=adafactor", "config.optimizer.name: found 'adafactor' with"),
+        ("--config.data.vocab_size=310", "was trained on other data"),
     ],
 )
-def test_an_invalid_branch_is_refused(trunk, tmp_path, overrides, step, said):
-    status, output = branch(trunk, tmp_path / "run", *overrides, step=step)
+def test_an_invalid_branch_is_refused(trunk, tmp_path, override, said):
+    status, output = branch(trunk, tmp_path / "run", override)
     assert status == 2, output
     assert said in output
     assert "Traceback" not in output

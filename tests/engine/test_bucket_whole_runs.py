@@ -64,15 +64,14 @@ def on_disk(proxy, corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def killed(proxy, on_disk, corpus):
-    """The workdir of a run that was killed twice; it asks for nothing but itself and its text."""
+    """The workdir of a run that was killed; it asks for nothing but itself and its text."""
     workdir = Workdir(f"gs://{BUCKET}/killed")
     others = len(proxy.requests_outside("killed/", "text/"))
     options = [*BY_URL, *ONE_DEVICE]
-    for step in (2, 6):
-        job = start(str(workdir), corpus, 1, devices=1, overrides=options)
-        wait_for_checkpoint(workdir, step, job)
-        job.processes[0].kill()
-        assert job.statuses() == [-signal.SIGKILL], job.output
+    job = start(str(workdir), corpus, 1, devices=1, overrides=options)
+    wait_for_checkpoint(workdir, 4, job)
+    job.processes[0].kill()
+    assert job.statuses() == [-signal.SIGKILL], job.output
     job = start(str(workdir), corpus, 1, devices=1, overrides=options, report=True)
     assert job.statuses() == [0], job.output
     assert f"report: {workdir}/report.html" in job.output[0]
