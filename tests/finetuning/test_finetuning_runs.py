@@ -15,7 +15,15 @@ import pytest
 from birdie_jax.storage.workdir import Workdir
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import assert_same_end, checkpoint_arrays, finish, in_two_processes, metrics, start
+from tests.whole_runs import (
+    assert_same_end,
+    checkpoint_arrays,
+    finish,
+    in_two_processes,
+    metrics,
+    run_environment,
+    start,
+)
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).with_name("micro_stages.py")
@@ -86,7 +94,7 @@ def test_a_killed_run_resumes_with_the_same_bits(whole, source, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_drops_tokens_logs_both_losses_and_resumes_with_the_same_bits(source, tmp_path):
-    expected, run = tmp_path / "expected", tmp_path / "run"
+    expected = tmp_path / "expected"
     pruning = "--config.finetune.pruning.max_pruned=0.9"
     status, output = finish(command(expected, source, pruning))
     assert status == 0, output
@@ -95,34 +103,7 @@ def test_a_run_that_drops_tokens_logs_both_losses_and_resumes_with_the_same_bits
         for quantity in ("loss", "pruned_loss"):
             assert line[quantity] == pytest.approx(line[f"stage/{stage}/{quantity}"], rel=1e-6)
         assert line["surviving_share"] == pytest.approx(line[f"stage/{stage}/surviving_share"], rel=1e-6)
-    kill_early(command(run, source, pruning), run)
-    status, output = finish(command(run, source, pruning))
-    assert status == 0, output
-    assert_same_end(run, expected, num_steps(expected))
-
-
-@pytest.mark.slow
-def test_low_rank_adaptation_only_changes_maps_and_resumes_with_the_same_bits(source, tmp_path):
-    expected, run = tmp_path / "expected", tmp_path / "run"
-    lora = ("--config.finetune.lora.rank=2", "--config.finetune.lora.maps=*/mixer/*")
-    status, output = finish(command(expected, source, *lora))
-    assert status == 0, output
-    (first,) = Workdir(source).saved_steps()
-    before = checkpoint_arrays(source, first)
-    after = checkpoint_arrays(expected, num_steps(expected))
-    moved = {
-        name
-        for name, value in after.items()
-        if name.startswith("state/params") and (value != before[name]).any()
-    }
-    assert moved and all("/mixer/" in name and name.endswith("kernel") for name in moved)
-    for name in moved:
-        change = np.atleast_3d((after[name] - before[name]).astype(np.float64))
-        assert np.linalg.matrix_rank(change, tol=1e-5).max() <= 2
-    kill_early(command(run, source, *lora), run)
-    status, output = finish(command(run, source, *lora))
-    assert status == 0, output
-    assert_same_end(run, expected, num_steps(expected))
+    assert_resumes(expected, tmp_path / "run", command(tmp_path / "run", source, pruning))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +115,11 @@ def teacher(tmp_path_factory):
 
 
 def taught_by(teacher):
-    return f"--config.finetune.teacher.from={teacher}@5", "--config.finetune.teacher.hidden=0.1"
+    """Return the flags of a run with a teacher that trains low-rank changes of the mixers' maps."""
+    return (
+        *(f"--config.finetune.teacher.from={teacher}@5", "--config.finetune.teacher.hidden=0.1"),
+        *("--config.finetune.lora.rank=2", "--config.finetune.lora.maps=*/mixer/*"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -151,18 +136,31 @@ def taught(source, teacher, tmp_path_factory):
 def test_a_run_with_a_teacher_logs_its_losses_and_resumes_with_the_same_bits(
     taught, source, teacher, tmp_path
 ):
-    expected, run = taught, tmp_path / "run"
-    for line in metrics(expected):
+    for line in metrics(taught):
         stage = next(name for name in ("1_backward", "2_words") if f"stage/{name}/loss" in line)
         for quantity in ("loss", "teacher_loss", "teacher_divergence", "teacher_relations"):
             assert line[quantity] == pytest.approx(line[f"stage/{stage}/{quantity}"], rel=1e-6)
             assert line[quantity] > 0
-    kill_early(command(run, source, *taught_by(teacher)), run)
-    status, output = finish(command(run, source, *taught_by(teacher)))
-    assert status == 0, output
-    assert_same_end(run, expected, num_steps(expected))
+    run = tmp_path / "run"
+    assert_resumes(taught, run, command(run, source, *taught_by(teacher)))
     saved = checkpoint_arrays(run, num_steps(run))
     assert not any("96" in str(array.shape) for array in saved.values())
+
+
+@pytest.mark.slow
+def test_low_rank_adaptation_only_changes_maps(taught, source):
+    (first,) = Workdir(source).saved_steps()
+    before = checkpoint_arrays(source, first)
+    after = checkpoint_arrays(taught, num_steps(taught))
+    moved = {
+        name
+        for name, value in after.items()
+        if name.startswith("state/params") and (value != before[name]).any()
+    }
+    assert moved and all("/mixer/" in name and name.endswith("kernel") for name in moved)
+    for name in moved:
+        change = np.atleast_3d((after[name] - before[name]).astype(np.float64))
+        assert np.linalg.matrix_rank(change, tol=1e-5).max() <= 2
 
 
 @pytest.mark.slow
@@ -197,6 +195,23 @@ def test_invalid_teachers_are_refused(source, teacher, tmp_path):
         assert "config.finetune.teacher.from: " in errors and said in errors, errors
 
 
+def copy_to_step_4(expected, run) -> None:
+    """Copy a run as if it had been killed after its fourth step."""
+    shutil.copytree(expected, run)
+    for folder in (run / "checkpoints").iterdir():
+        if int(folder.name) > 4:
+            shutil.rmtree(folder)
+
+
+def assert_resumes(expected, run, arguments) -> None:
+    """Check that the command ends a copy of the run's first steps with the same bits."""
+    copy_to_step_4(expected, run)
+    status, output = finish(arguments)
+    assert status == 0, output
+    assert "resumes from step 4," in output
+    assert_same_end(run, expected, num_steps(expected))
+
+
 def kill_early(arguments, run) -> None:
     """Start a run and kill it soon after its first checkpoint."""
     process = start(arguments)
@@ -214,10 +229,7 @@ def test_two_processes_resume_the_run_of_one_on_another_mesh(whole, source, tmp_
     """Rows and dropout masks equal those of one device; results differ by rounding."""
     expected, _ = whole
     steps, run = num_steps(expected), tmp_path / "run"
-    shutil.copytree(expected, run)
-    for name in (path.name for path in (run / "checkpoints").iterdir()):
-        if int(name) > 4:
-            shutil.rmtree(run / "checkpoints" / name)
+    copy_to_step_4(expected, run)
     processes = [start(one, devices=2) for one in in_two_processes(command(run, source))]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
@@ -269,7 +281,7 @@ def test_invalid_sources_are_refused(source, tmp_path):
             ("plan", f"--config={CONFIG}", "--topology=cpu:2", "--largest_batch=skip"),
             (*base, "--config.finetune.stages.2_words.rows=3", "--config.mesh.data=2"),
         ],
-        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+        XLA_FLAGS=run_environment(2)["XLA_FLAGS"],
     )
     assert nothing[0] == wider[0] == computed[0] == rows[0] == 2
     assert "config.init.from: found ''; allowed: with config.finetune.stages a workdir" in nothing[2]
