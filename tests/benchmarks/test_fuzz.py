@@ -19,7 +19,7 @@ from tests.whole_runs import run_environment
 
 
 def test_a_sample_of_cases_has_no_finding(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.fuzz", f"--results={tmp_path}", "--seconds=15"]
+    command = [sys.executable, "-m", "benchmarks.fuzz", f"--results={tmp_path}", "--seconds=6"]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=run_environment(), capture_output=True, text=True, check=False
     )
