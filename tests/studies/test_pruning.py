@@ -49,26 +49,29 @@ SMALL = SCALES["small"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Yield the study after two runs, one of them interrupted, and its planned and executed commands."""
+def verbs():
+    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
+        yield verbs
+
+
+@pytest.fixture(scope="module")
+def finished(verbs, tmp_path_factory):
+    """Return the study after two runs, one of them interrupted, and its planned and executed commands."""
     folder = tmp_path_factory.mktemp("study")
     text = write_corpus(folder, documents=12)
-    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
-        run_verb = VerbsThatStop(verbs, {3})
-        study = Pruning(
-            SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb=run_verb
-        )
-        planned = list(study.commands_left(RUN))
-        with pytest.raises(StudyError, match="stopped"):
-            study.finish(RUN)
-        assert list(study.commands_left(RUN)) == planned[3:], "the first three commands are done"
-        cells = sorted(study.folder(RUN).glob("cells/*/cells/*.json"))
-        before = [(cell, cell.stat().st_mtime_ns) for cell in cells]
+    run_verb = VerbsThatStop(verbs, {3})
+    study = Pruning(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb=run_verb)
+    planned = list(study.commands_left(RUN))
+    with pytest.raises(StudyError, match="stopped"):
         study.finish(RUN)
-        assert [(cell, cell.stat().st_mtime_ns) for cell in cells] == before
-        assert len(cells) == 1 + 3 * 2 + 2
-        study.finish(SMALLER_RUN)
-        yield study, planned, run_verb.commands
+    assert list(study.commands_left(RUN)) == planned[3:], "the first three commands are done"
+    cells = sorted(study.folder(RUN).glob("cells/*/cells/*.json"))
+    before = [(cell, cell.stat().st_mtime_ns) for cell in cells]
+    study.finish(RUN)
+    assert [(cell, cell.stat().st_mtime_ns) for cell in cells] == before
+    assert len(cells) == 1 + 3 * 2 + 2
+    study.finish(SMALLER_RUN)
+    return study, planned, run_verb.commands
 
 
 def test_a_stopped_run_repeats_nothing(finished):
@@ -360,16 +363,15 @@ def test_the_claim_names_the_policies_that_are_ahead_or_unclear():
 
 
 @pytest.mark.slow
-def test_a_run_of_identifiers_has_every_measurement(tmp_path):
+def test_a_run_of_identifiers_has_every_measurement(verbs, tmp_path):
     """The text is short modules of the standard library."""
     text = tmp_path / "code.jsonl"
     modules = (bisect, contextlib, heapq, keyword, operator, queue, sched, shlex, string, textwrap)
     text.write_text("".join(json.dumps({"text": inspect.getsource(one)}) + "\n" for one in modules))
     scale = SCALES["smoke_stake"]
-    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
-        run_verb = VerbsThatStop(verbs, set())
-        study = Pruning(scale, tmp_path / "results", tmp_path / "workdirs", str(text), run_verb=run_verb)
-        study.finish(Run("smoke_stake", "gated_ssm", 0))
+    run_verb = VerbsThatStop(verbs, set())
+    study = Pruning(scale, tmp_path / "results", tmp_path / "workdirs", str(text), run_verb=run_verb)
+    study.finish(Run("smoke_stake", "gated_ssm", 0))
     ((run, result),) = study.read_results().items()
     assert set(result["fine_tuned"]) == {"needles_last"} and "flow" not in result
     contexts = [one["context"] for one in result["losses"]["cells"] if one["policy"] == "dense"]
