@@ -97,6 +97,14 @@ def test_default_is_usable_and_round_trips():
             *("model.attention.implementation", "flash"),
             "'flash'; allowed: , xla, cudnn, splash, splash_interpret",
         ),
+        (
+            *("data.corpora", {"a": {"source": "b", "weight": 0.0}}),
+            "config.data.corpora.a.weight: found 0.0; allowed: more than 0",
+        ),
+        (
+            *("data.corpora", {"a": {"source": "b", "epochs": 3}}),
+            "config.data.corpora.a.epochs: unknown field; allowed: max_epochs, source, prepared, weight",
+        ),
         ("data.validation_fraction", 1.5, "1.5; allowed: more than 0 and less than 1"),
         ("bandit.policy", "greedy", f"'greedy'; allowed: {', '.join(sorted(POLICIES))}"),
         ("bandit.explore_from", 1.5, "1.5; allowed: between 0 and 1"),

@@ -38,7 +38,7 @@ def run_verbs(folder):
         ("export", f"--workdir={workdir}", f"--output={folder / 'exported'}"),
     ]
     environment = {**ENVIRONMENT, **UNSET, "ATTEMPTS_FILE": str(folder / "attempts.txt")}
-    with ForkedVerbs("tests.no_network", **environment) as verbs:
+    with ForkedVerbs("tests.no_network", "tests.without_reports", **environment) as verbs:
         for command in commands:
             status, *output = verbs.run(*command)
             assert status == 0, output

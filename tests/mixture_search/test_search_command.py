@@ -2,15 +2,14 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
 from birdie_jax.config_flag import load_config
-from tests.forked_verbs import REPOSITORY, run_commands
-from tests.whole_runs import CONFIG, run_environment, write_corpus
+from tests.forked_verbs import run_commands
+from tests.whole_runs import CONFIG, finish, start, write_corpus
 
 pytestmark = pytest.mark.slow
 
@@ -35,25 +34,22 @@ def folder(arguments, tmp_path_factory):
     """The folder of a search that stopped in its second proxy, resumed, and finished."""
     folder = tmp_path_factory.getbasetemp() / arguments[1].removeprefix("--workdir=")
     command = [sys.executable, "-m", "birdie_jax.search_mixture", *arguments]
-    options = {"cwd": REPOSITORY, "env": run_environment(), "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **options) as process:
-        deadline = time.monotonic() + 240
-        while not (folder / "proxies/001/metrics.jsonl").exists():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=120)
-    assert (process.returncode, output) == (143, "")
+    process = start(command)
+    deadline = time.monotonic() + 240
+    while not (folder / "proxies/001/metrics.jsonl").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate()
+    assert process.returncode == 143 and "proxies have results" not in output, output
     assert not (folder / "mixture.json").exists() and not (folder / "proxies/002").exists()
     first = (folder / "proxies/000/metrics.jsonl").read_bytes()
-    done = subprocess.run(command, **options, stderr=subprocess.PIPE, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
+    status, output = finish(command)
+    assert status == 0, output
     assert (folder / "proxies/000/metrics.jsonl").read_bytes() == first
-    assert "proxy 0" not in done.stderr and "proxy 2, 3 of 3: 0: " in done.stderr
-    assert "3 of 3 proxies have results\n" in done.stdout
-    assert (
-        f"train on the found mixture: python -m birdie_jax.train --config={folder}/found.py" in done.stdout
-    )
+    assert "proxy 0" not in output and "proxy 2, 3 of 3: 0: " in output
+    assert "3 of 3 proxies have results\n" in output
+    assert f"train on the found mixture: python -m birdie_jax.train --config={folder}/found.py" in output
     return folder
 
 
