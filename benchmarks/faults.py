@@ -181,7 +181,7 @@ def main() -> None:
         kept,
     )
     # JAX reads its environment variables at import.
-    from tests.forked_verbs import prepare_forks
+    from tests.forked_runs import prepare_forks
     from tests.without_reports import prepare
 
     prepare_forks()

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from benchmarks.fuzzing.cases import FINDINGS, PASSED, Outcome, run_case
 from benchmarks.fuzzing.valid_files import make_valid_files
-from tests.forked_verbs import prepare_forks
+from tests.forked_runs import prepare_forks
 from tests.quick_jit import QUICK_FLAGS
 
 # The kinds, the functions that make their cases, and the percentage of cases of each kind.

@@ -1,36 +1,42 @@
 """Runs in separate processes without imports: forks of a process that has imported everything.
 
 Imports take a third of the processor time of a short run, and drawing its report another third. The first
-run of a test process starts the process to fork, which ends with the test process. Tests that start a verb
-as a new process cover the start of Python and the imports.
+run of a test process starts the process to fork, which ends with the test process. Runs for which imports
+find other variables have another one. Tests that start a verb as a new process cover the start of Python
+and the imports.
 """
 
 import atexit
+import gc
+import importlib
 import json
 import os
 import resource
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-
-from tests.forked_verbs import exit_status_of_verb, prepare_forks
+from typing import IO
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+WITHOUT_REPORT = ("tests.without_reports",)
 _MAX_BYTES = 1 << 20
 
 
 class ForkedRun:
-    """A process that runs `python -m birdie_jax.VERB ARGUMENTS`, like a `subprocess.Popen`.
+    """A process that runs `python -m MODULE ARGUMENTS`, like a `subprocess.Popen`.
 
     Attributes:
         pid: the number of the process.
-        stdout: a text file of both outputs, to read.
+        stdout: a text file of its output, and of its errors without `stderr`, to read.
         returncode: its exit status, or minus the signal that ended it; None until it is known.
     """
 
@@ -40,32 +46,32 @@ class ForkedRun:
         environment: Mapping[str, str],
         *,
         folder: Path = REPOSITORY,
-        report: bool = False,
+        preparations: Sequence[str] = WITHOUT_REPORT,
+        stderr: IO[str] | None = None,
         max_file_bytes: int = resource.RLIM_INFINITY,
     ):
         """Start the process.
 
         Args:
-            command: Python, "-m", the verb's module and the arguments.
+            command: Python, "-m", the module and the arguments.
             environment: all environment variables.
-            folder: its working directory.
-            report: whether to draw its report.
+            folder: its working directory, the first in which it finds modules.
+            preparations: the names of modules with a function `prepare` that changes the process.
+            stderr: a file for its errors.
             max_file_bytes: the maximum size of a file.
         """
-        module = command[2]
-        assert list(command[:2]) == [sys.executable, "-m"] and module.startswith("birdie_jax."), command
+        assert list(command[:2]) == [sys.executable, "-m"], command
         reading, writing = os.pipe()
-        verb = module.removeprefix("birdie_jax.")
         request = {
-            "verb": verb,
+            "module": command[2],
             "arguments": list(command[3:]),
             "environment": dict(environment),
             "folder": str(folder),
-            "report": report,
+            "preparations": list(preparations),
             "max_file_bytes": max_file_bytes,
         }
-        self._forker = _forker_with(_settings_of_jax(environment))
-        self.pid = self._forker.ask(request, writing)
+        self._forker = _forker_with(_settings_of_imports(environment))
+        self.pid = self._forker.ask(request, writing, stderr.fileno() if stderr else writing)
         os.close(writing)
         self.stdout = os.fdopen(reading)
         self.returncode: int | None = None
@@ -141,18 +147,17 @@ class _Forker:
 _forker_with = cache(_Forker)
 
 
-def _settings_of_jax(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables that JAX reads only during its import."""
-    return tuple(sorted((name, value) for name, value in environment.items() if name.startswith("JAX_")))
+def _settings_of_imports(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the variables that only imports read."""
+    found = (item for item in environment.items() if item[0].startswith(("JAX_", "PYTHONPATH")))
+    return tuple(sorted(found))
 
 
 def _serve(connection: socket.socket) -> None:
     """Fork and wait on request, until the test process ends."""
-    from tests.without_reports import prepare as without_reports
-
     prepare_forks()
     while True:
-        message, descriptors, *_ = socket.recv_fds(connection, _MAX_BYTES, 1)
+        message, descriptors, *_ = socket.recv_fds(connection, _MAX_BYTES, 2)
         if not message:
             return
         request = json.loads(message)
@@ -160,24 +165,26 @@ def _serve(connection: socket.socket) -> None:
             pid, status = os.waitpid(request["ended"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         else:
+            preparations = list(map(importlib.import_module, request["preparations"]))
             answer = os.fork()
             if answer == 0:
                 connection.close()
                 os.environ.clear()
                 os.environ.update(request["environment"])
                 os.chdir(request["folder"])
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.dup2(descriptors[0], 1)
-                os.dup2(descriptors[0], 2)
-                os.close(descriptors[0])
+                sys.path[0] = request["folder"]
+                for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *descriptors]):
+                    os.dup2(descriptor, number)
+                    os.close(descriptor)
                 sys.stdout.reconfigure(line_buffering=True)
                 limit = (request["max_file_bytes"], resource.RLIM_INFINITY)
                 resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-                if not request["report"]:
-                    without_reports()
-                sys.argv = [f"birdie_jax.{request['verb']}", *request["arguments"]]
-                end_fork(exit_status_of_verb(request["verb"]))
-            os.close(descriptors[0])
+                for each in preparations:
+                    each.prepare()
+                sys.argv = [request["module"], *request["arguments"]]
+                end_fork(exit_status_of(request["module"]))
+            for descriptor in descriptors:
+                os.close(descriptor)
         connection.send(json.dumps(answer).encode())
 
 
@@ -188,6 +195,55 @@ def end_fork(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def run_verb(verb: str, *arguments: str) -> tuple[int, str, str]:
+    """Return the exit status, stdout and stderr of a command."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        child = os.fork()
+        if child == 0:
+            os.dup2(stdout.fileno(), 1)
+            os.dup2(stderr.fileno(), 2)
+            sys.argv = [f"birdie_jax.{verb}", *arguments]
+            status = exit_status_of(sys.argv[0])
+            sys.stdout.flush()
+            os._exit(status)
+        _, status = os.waitpid(child, 0)
+        stdout.seek(0)
+        stderr.seek(0)
+        return os.waitstatus_to_exitcode(status), stdout.read(), stderr.read()
+
+
+def exit_status_of(module: str) -> int:
+    """Run the module like Python runs a program."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr, flush=True)
+            return 1
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def prepare_forks() -> None:
+    """Import the modules of the verbs, so no fork has to."""
+    import birdie_jax.config_flag
+    import birdie_jax.finetuning.run
+    import birdie_jax.generation
+    import birdie_jax.planning
+    import birdie_jax.reporting
+    import birdie_jax.resolve
+    import birdie_jax.tasks.evaluation
+    import birdie_jax.trained_model  # noqa: F401
+
+    # Exclude these objects from garbage collection in forks, and collect less often.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from birdie_jax.errors import (
     UnsuitableText,
     WorkdirInUse,
 )
-from tests.forked_verbs import REPOSITORY, run_commands
+from tests.forked_runs import REPOSITORY
+from tests.forked_verbs import run_commands
 
 CONFIG = "--config=configs/tiny.py"
 WORKDIR = "--workdir=never/made"

@@ -38,11 +38,11 @@ def run_verbs(folder):
         ("export", f"--workdir={workdir}", f"--output={folder / 'exported'}"),
     ]
     environment = {**ENVIRONMENT, **UNSET, "ATTEMPTS_FILE": str(folder / "attempts.txt")}
-    with ForkedVerbs("tests.no_network", "tests.without_reports", **environment) as verbs:
-        for command in commands:
-            status, *output = verbs.run(*command)
-            assert status == 0, output
-            yield from output
+    verbs = ForkedVerbs("tests.no_network", "tests.without_reports", **environment)
+    for command in commands:
+        status, *output = verbs.run(*command)
+        assert status == 0, output
+        yield from output
 
 
 @pytest.mark.slow

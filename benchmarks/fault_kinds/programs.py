@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.fault_kinds.saved import checkpoint_files, digest_of_checkpoints, lost_checkpoints
-from tests.forked_verbs import exit_status_of_verb
+from tests.forked_runs import exit_status_of
 from tests.gcs_server import free_port
 from tests.micro_config import get_config
 from tests.whole_runs import CONFIG, metrics
@@ -50,7 +50,7 @@ def verb_action(verb: str, *arguments: str) -> Callable[[], int]:
 
     def act() -> int:
         sys.argv = [f"birdie_jax.{verb}", *arguments]
-        return exit_status_of_verb(verb)
+        return exit_status_of(sys.argv[0])
 
     return act
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.forked_verbs import run_verb
+from tests.forked_runs import run_verb
 from tests.interop.huggingface_folders import write_random_folder
 from tests.trained_workdirs import small_tokenizer
 from tests.whole_runs import write_corpus

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.fuzzing.cases import Refused, Wrong, end_as_accepted
-from tests.forked_verbs import exit_status_of_verb
+from tests.forked_runs import exit_status_of
 
 # JAX compiles programs of a few operations for the values of settings, and a program for checksums.
 _SMALL_PROGRAM_CHARACTERS = 6000
@@ -25,7 +25,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> str:
     stop_at_compilation()
     sys.argv = [f"birdie_jax.{verb}", *arguments]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
-    status = exit_status_of_verb(verb)
+    status = exit_status_of(sys.argv[0])
     sys.stderr.flush()
     stderr = read_stderr()
     if status == 0:

@@ -14,7 +14,7 @@ from benchmarks.fuzzing import cases
 from benchmarks.fuzzing.cases import Case, Refused, Wrong, run_case
 from benchmarks.fuzzing.mutations import mutate_bytes, mutate_json
 from birdie_jax.errors import DataError
-from tests.forked_verbs import REPOSITORY
+from tests.forked_runs import REPOSITORY
 from tests.whole_runs import run_environment
 
 

@@ -17,7 +17,7 @@ from tests.at_once import run_at_once
 from tests.failing_proxy import FailingProxy, run_failing_proxy
 from tests.forked_verbs import ForkedVerbs
 from tests.gcs_server import BUCKET, GcsServer, gcs_environment, run_gcs_server
-from tests.whole_runs import CONFIG, checkpoint_arrays, metrics, run_environment, write_corpus
+from tests.whole_runs import CONFIG, checkpoint_arrays, metrics, write_corpus
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +97,9 @@ def store(tmp_path_factory):
         text = f"gs://{BUCKET}/text"
         for name in list_files(local):
             upload(local / name, make_path(text) / name)
-        environment = run_environment() | {"XDG_CACHE_HOME": str(folder / "cache")}
-        with ForkedVerbs("tests.short_retries", "tests.without_reports", **environment) as verbs:
-            yield Store(proxy, server, verbs, text, str(local))
+        environment = {"XDG_CACHE_HOME": str(folder / "cache")}
+        verbs = ForkedVerbs("tests.short_retries", "tests.without_reports", **environment)
+        yield Store(proxy, server, verbs, text, str(local))
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def killed(proxy, on_disk, corpus):
     wait_for_checkpoint(workdir, 4, job)
     job.processes[0].kill()
     assert job.statuses() == [-signal.SIGKILL], job.output
-    job = start(str(workdir), corpus, 1, devices=1, overrides=options, report=True)
+    job = start(str(workdir), corpus, 1, devices=1, overrides=options, preparations=())
     assert job.statuses() == [0], job.output
     assert f"report: {workdir}/report.html" in job.output[0]
     assert len(proxy.requests) > 300

@@ -177,7 +177,7 @@ def test_two_processes_do_what_one_does(alone, corpus, tmp_path):
     step = int(re.search(r"stopped by SIGTERM at step (\d+), saved", job.output[0]).group(1))
     assert 6 <= step < STEPS
     assert saved(tmp_path)[-1] == step
-    job = start(tmp_path, corpus, 4, report=True)
+    job = start(tmp_path, corpus, 4, preparations=())
     assert job.statuses() == [0] * 4, job.output
     assert f"resumes from step {step}," in job.output[0]
     check_same(tmp_path, alone)

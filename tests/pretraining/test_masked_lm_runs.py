@@ -32,9 +32,9 @@ OPTIONS = (
 )
 
 
-def train(commands, devices, report=False):
-    """Run the processes of a run until they end."""
-    processes = [start(command, devices=devices, report=report) for command in commands]
+def train(commands, devices, **options):
+    """Run the processes of a run until they end; pass options to `start`."""
+    processes = [start(command, devices=devices, **options) for command in commands]
     outputs = [process.communicate(timeout=400)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), outputs
     return outputs
@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
     """The workdir of a run of one process with four devices, and its text."""
     folder = tmp_path_factory.mktemp("masked")
     corpus = write_corpus(folder)
-    train([train_command(folder / "run", corpus, *OPTIONS)], devices=4, report=True)
+    train([train_command(folder / "run", corpus, *OPTIONS)], devices=4, preparations=())
     return folder / "run", corpus
 
 

@@ -18,7 +18,6 @@ from studies.encoders.verses import neighbouring_pairs, words_of
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.studies.verbs_that_stop import VerbsThatStop
-from tests.whole_runs import run_environment
 
 SOURCES = TRANSFER_TASKS["source"].classes
 BIBLE, COMMENTARY = "world-english-bible", "treasury-of-david"
@@ -56,24 +55,22 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     text = folder / "corpus.jsonl"
     text.write_text("".join(json.dumps(document._asdict()) + "\n" for document in DOCUMENTS))
-    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
-        run_verb = VerbsThatStop(verbs, {2, 4, 6})
-        study = Encoders(
-            SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb=run_verb
-        )
-        run = next(runs_of(study.scale))
-        pilot = list(study.commands_left(run))
-        with pytest.raises(StudyError, match="stopped"):
-            study.finish(run)
-        assert list(study.commands_left(run)) == pilot[1:], "one training of the pilot is done"
-        with pytest.raises(StudyError, match="stopped"):
-            study.finish(run)
-        after = list(study.commands_left(run))
-        with pytest.raises(StudyError, match="stopped"):
-            study.finish(run)
-        assert list(study.commands_left(run)) == after[1:], "one fine-tuning is done"
+    verbs = ForkedVerbs("tests.without_reports")
+    run_verb = VerbsThatStop(verbs, {2, 4, 6})
+    study = Encoders(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb=run_verb)
+    run = next(runs_of(study.scale))
+    pilot = list(study.commands_left(run))
+    with pytest.raises(StudyError, match="stopped"):
         study.finish(run)
-        yield study, run, len(pilot) + 1 + len(after), run_verb.commands
+    assert list(study.commands_left(run)) == pilot[1:], "one training of the pilot is done"
+    with pytest.raises(StudyError, match="stopped"):
+        study.finish(run)
+    after = list(study.commands_left(run))
+    with pytest.raises(StudyError, match="stopped"):
+        study.finish(run)
+    assert list(study.commands_left(run)) == after[1:], "one fine-tuning is done"
+    study.finish(run)
+    yield study, run, len(pilot) + 1 + len(after), run_verb.commands
 
 
 def test_a_stopped_run_repeats_nothing(finished):

@@ -42,23 +42,18 @@ from studies.pruning.study import Pruning
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.studies.verbs_that_stop import VerbsThatStop
-from tests.whole_runs import run_environment, write_corpus
+from tests.whole_runs import write_corpus
 
 RUN, SMALLER_RUN = Run("smoke", "gated_ssm", 0), Run("smoke", "gated_ssm_smaller", 0)
 SMALL = SCALES["small"]
 
 
 @pytest.fixture(scope="module")
-def verbs():
-    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
-        yield verbs
-
-
-@pytest.fixture(scope="module")
-def finished(verbs, tmp_path_factory):
+def finished(tmp_path_factory):
     """Return the study after two runs, one of them interrupted, and its planned and executed commands."""
     folder = tmp_path_factory.mktemp("study")
     text = write_corpus(folder, documents=12)
+    verbs = ForkedVerbs("tests.without_reports")
     run_verb = VerbsThatStop(verbs, {3})
     study = Pruning(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb=run_verb)
     planned = list(study.commands_left(RUN))
@@ -363,12 +358,13 @@ def test_the_claim_names_the_policies_that_are_ahead_or_unclear():
 
 
 @pytest.mark.slow
-def test_a_run_of_identifiers_has_every_measurement(verbs, tmp_path):
+def test_a_run_of_identifiers_has_every_measurement(tmp_path):
     """The text is short modules of the standard library."""
     text = tmp_path / "code.jsonl"
     modules = (bisect, contextlib, heapq, keyword, operator, queue, sched, shlex, string, textwrap)
     text.write_text("".join(json.dumps({"text": inspect.getsource(one)}) + "\n" for one in modules))
     scale = SCALES["smoke_stake"]
+    verbs = ForkedVerbs("tests.without_reports")
     run_verb = VerbsThatStop(verbs, set())
     study = Pruning(scale, tmp_path / "results", tmp_path / "workdirs", str(text), run_verb=run_verb)
     study.finish(Run("smoke_stake", "gated_ssm", 0))

@@ -14,7 +14,6 @@ from studies.retrieval.study import Retrieval
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.studies.verbs_that_stop import VerbsThatStop
-from tests.whole_runs import run_environment
 
 
 def write_text(folder: Path) -> Path:
@@ -36,20 +35,19 @@ def write_text(folder: Path) -> Path:
 def finished(tmp_path_factory):
     """Yield the study after one interrupted run, the run, and its planned and executed commands."""
     folder = tmp_path_factory.mktemp("study")
-    flags = run_environment()["XLA_FLAGS"]
-    with ForkedVerbs("tests.without_reports", XLA_FLAGS=flags) as verbs:
-        run_verb = VerbsThatStop(verbs, {2, 4})
-        text = str(write_text(folder))
-        study = Retrieval(SCALES["smoke"], folder / "results", folder / "workdirs", text, run_verb=run_verb)
-        run = next(run for run in study.runs() if run.procedure == "birdie")
-        planned = study.commands_left(run)
-        for _ in range(2):
-            with pytest.raises(StudyError, match="stopped"):
-                study.finish(run)
-        left = study.commands_left(run)
-        assert left == planned[4:], "the first four commands are done"
-        study.finish(run)
-        yield study, run, planned, run_verb.commands
+    verbs = ForkedVerbs("tests.without_reports")
+    run_verb = VerbsThatStop(verbs, {2, 4})
+    text = str(write_text(folder))
+    study = Retrieval(SCALES["smoke"], folder / "results", folder / "workdirs", text, run_verb=run_verb)
+    run = next(run for run in study.runs() if run.procedure == "birdie")
+    planned = study.commands_left(run)
+    for _ in range(2):
+        with pytest.raises(StudyError, match="stopped"):
+            study.finish(run)
+    left = study.commands_left(run)
+    assert left == planned[4:], "the first four commands are done"
+    study.finish(run)
+    yield study, run, planned, run_verb.commands
 
 
 def test_a_stopped_run_repeats_nothing(finished):

@@ -11,7 +11,7 @@ from studies.small_mixtures import SmallMixtures
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.studies.verbs_that_stop import VerbsThatStop
-from tests.whole_runs import run_environment, write_corpus
+from tests.whole_runs import write_corpus
 
 
 def write_page(study, folder):
@@ -40,21 +40,21 @@ def test_no_policy_is_better_than_the_best_schedule(tmp_path):
 
 def test_the_page_has_a_line_for_each_training(tmp_path):
     text = write_corpus(tmp_path, documents=96)
-    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
-        study = BanditSteering(
-            BanditSteering.scales["smoke"],
-            tmp_path / "results",
-            tmp_path / "workdirs",
-            str(text),
-            run_verb=VerbsThatStop(verbs, {0}),
-        )
-        run = next(run for run in study.runs() if run.contender == "fixed")
-        (command,) = study.commands_left(run)
-        with pytest.raises(StudyError, match="stopped"):
-            study.finish(run)
+    verbs = ForkedVerbs("tests.without_reports")
+    study = BanditSteering(
+        BanditSteering.scales["smoke"],
+        tmp_path / "results",
+        tmp_path / "workdirs",
+        str(text),
+        run_verb=VerbsThatStop(verbs, {0}),
+    )
+    run = next(run for run in study.runs() if run.contender == "fixed")
+    (command,) = study.commands_left(run)
+    with pytest.raises(StudyError, match="stopped"):
         study.finish(run)
-        assert list(study.commands_left(run)) == [] and study.run_verb.commands == [command]
-        assert not study.pretrained(run).exists(), "a finished run deletes its workdir"
+    study.finish(run)
+    assert list(study.commands_left(run)) == [] and study.run_verb.commands == [command]
+    assert not study.pretrained(run).exists(), "a finished run deletes its workdir"
     (result,) = study.read_results().values()
     assert result["settings"]["data.source"] == str(text)
     assert len(result["steps"]) == len(result["validation_loss"]) > 4
