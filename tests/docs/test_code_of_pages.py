@@ -1,18 +1,17 @@
 """Tests of the pages on additions: write and run their code and commands in an empty folder."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import REPOSITORY, fenced_blocks
-from tests.quick_jit import QUICK_FLAGS
-from tests.reader_environment import hide_in_processes
+from tests.forked_runs import WITHOUT_REPORT, ForkedRun
+from tests.reader_environment import extras_of_page, hide_in_processes
+from tests.whole_runs import run_environment
 
 PAGES = [*sorted((REPOSITORY / "docs").glob("add_*.md")), REPOSITORY / "docs" / "optimizers.md"]
 # Makes a run with a page's own configuration take a second.
@@ -31,33 +30,12 @@ SMALL = (
 )
 
 
-class Reader:
-    """Runs Python in a folder with only a page's files, and with the packages of its reader."""
-
-    def __init__(self, page: Path, tmp_path: Path):
-        """Make the folder `anywhere` in `tmp_path`, an empty folder."""
-        self.folder = tmp_path / "anywhere"
-        self.folder.mkdir()
-        self._packages = hide_in_processes(tmp_path / "packages", page)
-
-    def run(self, *arguments: str) -> None:
-        """Run `python ARGUMENTS`, which must succeed."""
-        ours = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": self._packages, "XLA_FLAGS": QUICK_FLAGS}
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            check=False,
-            cwd=self.folder,
-            env={**os.environ, **ours},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, f"{arguments}\n{done.stderr}"
-
-
 def write_files_and_program(page: Path, folder: Path) -> None:
-    """Write each block that begins with the name of a file to that file, and all others to `program.py`."""
-    program = ""
+    """Write each block that begins with the name of a file to that file, and all others to `program.py`.
+
+    A warning ends the program.
+    """
+    program = "import warnings\nwarnings.simplefilter('error')\n"
     for language, contents in fenced_blocks(page.read_text()):
         file = re.match(r"# ([\w/]+\.py)\n", contents)
         if language != "python":
@@ -96,15 +74,33 @@ def test_every_page_is_listed():
     ]
 
 
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """The folder of the packages that readers have, by the extras that their page installs."""
+    pages = {extras_of_page(page): page for page in PAGES}
+    return {
+        extras: hide_in_processes(tmp_path_factory.mktemp("reader") / "packages", page)
+        for extras, page in pages.items()
+    }
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page(page, tmp_path):
-    reader = Reader(page, tmp_path)
-    write_files_and_program(page, reader.folder)
-    reader.run("-W", "error", "program.py")
-    write_data(reader.folder)
+def test_a_page(page, tmp_path, packages):
+    environment = run_environment() | {"PYTHONPATH": packages[extras_of_page(page)]}
+    preparations = () if page.stem == "add_a_policy" else WITHOUT_REPORT
+
+    def run(*arguments):
+        command = [sys.executable, "-m", *arguments]
+        process = ForkedRun(command, environment, folder=tmp_path, preparations=preparations)
+        output, _ = process.communicate(300)
+        assert process.returncode == 0, f"{arguments}\n{output}"
+
+    write_files_and_program(page, tmp_path)
+    run("program")
+    write_data(tmp_path)
     commands = commands_of(page)
     for words in commands:
-        reader.run(*words, *(SMALL if words[1] == "birdie_jax.train" else ()))
+        run(*words[1:], *(SMALL if words[1] == "birdie_jax.train" else ()))
     verbs = {words[1] for words in commands}
     assert "birdie_jax.train" in verbs
     assert not {"birdie_jax.generate", "birdie_jax.evaluate"}.isdisjoint(verbs)
