@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
 from tests.forked_verbs import run_commands
-from tests.whole_runs import CONFIG, REPOSITORY
+from tests.whole_runs import CONFIG, REPOSITORY, finish, run_environment
 
 pytestmark = pytest.mark.slow
 
@@ -21,39 +20,25 @@ HEAD_CONFIG = REPOSITORY / "tests" / "finetuning" / "micro_head.py"
 NO_LOOPS = {"train.loss_chunk": 128, "batching.rows": 4}
 
 
-def python(module: str, *arguments: str, devices: int = 1) -> subprocess.CompletedProcess:
-    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | flags, capture_output=True, text=True, check=False
-    )
-
-
-def plan(topology, *arguments, devices=1, config=CONFIG):
-    return python(
-        "birdie_jax.plan", f"--config={config}", f"--topology={topology}", *arguments, devices=devices
-    )
-
-
-def planned(tmp_path, topology, *arguments, **options):
+def planned(tmp_path, topology, *arguments, config=str(CONFIG)):
+    """Return the plan in JSON and as text; only for CPUs, compile quickly."""
     file = tmp_path / "plan.json"
-    done = plan(topology, f"--json={file}", *arguments, **options)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(file.read_text()), done.stdout
+    flags = run_environment(4)["XLA_FLAGS"] if topology.startswith("cpu") else None
+    command = ["plan", f"--config={config}", f"--topology={topology}", f"--json={file}", *arguments]
+    ((status, text, errors),) = run_commands([command], XLA_FLAGS=flags)
+    assert status == 0, errors[-3000:]
+    return json.loads(file.read_text()), text
 
 
 def test_a_plan_for_this_machine_matches_a_run(tmp_path):
-    fields, devices = NO_LOOPS | {"mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}, 4
+    fields = NO_LOOPS | {"mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}
     overrides = [f"--config.{name}={value}" for name, value in fields.items()]
-    found, text = planned(tmp_path, f"cpu:{devices}", "--largest_batch=skip", *overrides, devices=devices)
-    done = python(
-        "tests.planning.one_step_run",
-        str(CONFIG),
-        *(f"{name}={value}" for name, value in fields.items()),
-        devices=devices,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    run = json.loads(done.stdout)
+    found, text = planned(tmp_path, "cpu:4", "--largest_batch=skip", *overrides)
+    values = (f"{name}={value}" for name, value in fields.items())
+    command = [sys.executable, "-m", "tests.planning.one_step_run", str(CONFIG), *values]
+    status, output = finish(command, devices=4)
+    assert status == 0, output[-3000:]
+    run = json.loads(output.splitlines()[-1])
     need = found["bytes_per_device"]
     assert (need["parameters"], need["optimizer"]) == (run["parameters"], run["optimizer"])
     assert sum(need[name] for name in ("parameters", "optimizer", "other_state")) == run["state"]
@@ -75,14 +60,13 @@ def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
         *("--config.model.encoder.positions=1024", "--config.batching.length=1024"),
         *("--config.data.record_tokens=1024", "--config.mesh.data=2", "--config.mesh.fsdp=1"),
         "--largest_batch=skip",
-        devices=2,
     )
     assert sum(one["times"] for one in found["collectives"]) < 8
 
 
 def test_compare_shows_several_meshes(tmp_path):
     found, text = planned(
-        tmp_path, "cpu:2", "--compare=data=2", "--compare=fsdp=2", "--config.model.features=64", devices=2
+        tmp_path, "cpu:2", "--compare=data=2", "--compare=fsdp=2", "--config.model.features=64"
     )
     replicated, divided = found["plans"]
     assert (replicated["mesh"]["data"], divided["mesh"]["fsdp"]) == (2, 2)
@@ -94,7 +78,7 @@ def test_compare_shows_several_meshes(tmp_path):
 
 
 def test_the_largest_batch_is_estimated_from_one_more_compilation(tmp_path):
-    found, text = planned(tmp_path, "cpu:2", devices=2)
+    found, text = planned(tmp_path, "cpu:2")
     assert text.startswith("mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 means 1 on")
     assert found["mesh"] == {"data": 2, "fsdp": 1, "tensor": 1, "sequence": 1}
     largest = found["largest_batch"]
