@@ -2,17 +2,16 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
 from birdie_jax.errors import CheckpointError, ConfigError, DataError
+from birdie_jax.generation import Generator
 from birdie_jax.trained_model import model_of_workdir
 from tests.engine.test_checkpoint import damage
-from tests.quick_jit import QUICK_FLAGS
+from tests.generation.conftest import some_prompts
 from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
 
 
@@ -139,44 +138,15 @@ def test_a_configuration_of_another_version(workdir, caplog):
     assert "unknown field config.model.colour; ignored" in caplog.text
 
 
-_ON_ANOTHER_MESH = """
-import sys
-from pathlib import Path
-import jax, numpy as np
-from birdie_jax.cpu_threads import start_enough_threads
-from birdie_jax.generation import Generator
-from birdie_jax.trained_model import model_of_workdir
-from tests.generation.conftest import some_prompts
-from tests.trained_workdirs import random_params
-start_enough_threads()
-trained = model_of_workdir(Path(sys.argv[1]))
-wanted = random_params(trained.config, trained.tokenizer.vocab_size, 5)
-jax.tree.map(np.testing.assert_array_equal, trained.params, wanted)
-generator = Generator(trained.model, trained.params)
-prompts = some_prompts()
-parts = list(generator.generate_chunks(prompts, [9] * 8, [0] * 8))
-print(jax.device_count(), [np.concatenate([part[row] for part in parts]).tolist() for row in range(8)])
-"""
-
-
 @pytest.mark.slow
-def test_devices_change_nothing(workdir):
-    """What one device has saved, four devices read, and divide the prompts among themselves."""
-    config = micro_config()
-    write_workdir(workdir, dataclasses.replace(config, seed=3))
-    results = []
-    for devices in (1, 4):
-        environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(filter(None, sys.path))}
-        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices} {QUICK_FLAGS}"
-        finished = subprocess.run(
-            [sys.executable, "-c", _ON_ANOTHER_MESH, str(workdir)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert finished.returncode == 0, finished.stderr
-        count, answers = finished.stdout.split(" ", 1)
-        assert int(count) == devices
-        results.append(answers)
-    assert results[0] == results[1]
+def test_devices_change_nothing(workdir, two_devices):
+    """What one device has saved, a process with two reads, and they divide the prompts among themselves."""
+    saved = write_workdir(workdir, dataclasses.replace(micro_config(), seed=3))
+    trained = model_of_workdir(workdir)
+    assert_same(trained.params, saved[5])
+    answers = []
+    for devices in (jax.devices()[:1], None):
+        generator = Generator(trained.model, trained.params, devices=devices)
+        parts = list(generator.generate_chunks(some_prompts(), [9] * 8, [0] * 8))
+        answers.append([np.concatenate([part[row] for part in parts]).tolist() for row in range(8)])
+    assert answers[0] == answers[1]

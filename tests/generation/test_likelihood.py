@@ -1,7 +1,5 @@
 """Likelihoods equal those of one pass over the whole text, read together or in parts."""
 
-import subprocess
-import sys
 from functools import cache
 
 import jax
@@ -213,33 +211,13 @@ def test_invalid_windows_are_refused(settings, message):
         Scorer(Generator(*small_model())).text_losses(texts(), **settings)
 
 
-_ON_TWO_DEVICES = """
-import jax
-import numpy as np
-from birdie_jax.cpu_threads import start_enough_threads
-from birdie_jax.generation import Generator
-from birdie_jax.generation.likelihood import Scorer
-from tests.generation.conftest import small_model
-from tests.generation.test_likelihood import questions
-
-start_enough_threads()
-assert len(jax.devices()) == 2
-prompts, continuations = questions()
-generators = [Generator(*small_model("transformer"), devices=jax.devices()[:count]) for count in (1, 2)]
-assert not generators[1].programs.put_rows(np.zeros((4, 2))).is_fully_replicated
-one, both = (Scorer(generator).score(prompts, continuations) for generator in generators)
-np.testing.assert_allclose(
-    [score.log_likelihood for own in one for score in own],
-    [score.log_likelihood for own in both for score in own],
-    rtol=1e-5,
-)
-"""
-
-
 @pytest.mark.slow
-def test_rows_are_divided_among_devices(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
-    done = subprocess.run(
-        [sys.executable, "-c", _ON_TWO_DEVICES], capture_output=True, text=True, check=False
+def test_rows_are_divided_among_devices(two_devices):
+    generators = [Generator(*small_model("transformer"), devices=jax.devices()[:count]) for count in (1, 2)]
+    assert not generators[1].programs.put_rows(np.zeros((4, 2))).is_fully_replicated
+    one, both = (Scorer(generator).score(*questions()) for generator in generators)
+    np.testing.assert_allclose(
+        [score.log_likelihood for own in one for score in own],
+        [score.log_likelihood for own in both for score in own],
+        rtol=1e-5,
     )
-    assert done.returncode == 0, done.stderr
