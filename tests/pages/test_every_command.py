@@ -5,7 +5,6 @@ import importlib
 import re
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -21,7 +20,6 @@ from birdie_jax.mixture_search.request import make_design
 from birdie_jax.resolve import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 from launch import commands
-from tests.lm_eval_packages import lm_eval_packages
 from tests.pages.hardware import (
     ACCELERATOR_TYPES,
     GPU_KINDS,
@@ -104,7 +102,8 @@ def check_python(rest: list[str], *, whole: bool) -> None:
         # Its options belong to Beam, which is in another environment.
         assert [one.startswith("--") for one in rest] == [False] + [True] * (len(rest) - 1)
     elif module == "birdie_jax.lm_eval":
-        check_harness(rest)
+        # Its options belong to the harness; tests/tasks/test_lm_harness.py, which imports it, checks them.
+        assert rest
     elif package == "birdie_jax":
         assert name in REQUIRED, f"{module}: no such verb"
         check_verb(name, rest, machines_without_launcher, whole=whole)
@@ -122,24 +121,6 @@ def check_console_command(rest: list[str], *, whole: bool) -> None:
         assert rest[0] in VERBS, f"birdie {rest[0]}: no such verb"
         module = rest[0] if rest[0].startswith("launch.") else f"birdie_jax.{rest[0]}"
         check_python(["-m", module, *rest[1:]], whole=whole)
-
-
-def check_harness(rest: list[str]) -> None:
-    """Parse a command line of LM Evaluation Harness with its parser, and the model's arguments."""
-    # An empty name of the cache would mean the current folder, for all tests of this process.
-    with lm_eval_packages(tempfile.gettempdir()), pytest.MonkeyPatch.context() as patch:
-        from lm_eval._cli import HarnessCLI
-
-        from birdie_jax.lm_eval import parse_model_arguments, with_defaults
-
-        patch.setattr("sys.argv", ["lm_eval", *with_defaults(rest)])
-        try:
-            found = HarnessCLI().parse_args()
-        except SystemExit as error:
-            assert error.code == 0, f"{rest}: refused by the harness"
-            return
-        if found.command == "run":
-            parse_model_arguments({"batch_size": found.batch_size, **found.model_args})
 
 
 def check_script(path: str) -> None:

@@ -22,8 +22,8 @@ from birdie_jax.trained_model import prompt_form
 from birdie_jax.vocabulary import START
 from tests.docs.pages import REPOSITORY, fenced_blocks
 from tests.lm_eval_packages import OFFLINE, lm_eval_packages
-from tests.pages.page_commands import commands_of_page
-from tests.quick_jit import quick_jit
+from tests.pages.page_commands import commands_of_page, commands_of_repository
+from tests.quick_jit import QUICK_FLAGS, quick_jit
 from tests.tasks.toy_tasks import letters
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer, write_workdir
 
@@ -371,7 +371,26 @@ def test_the_command_adds_default_options(task_folder):
     assert with_defaults(["--config", "x.yaml"]) == ["--config", "x.yaml"]
 
 
-def test_the_command_of_the_page_prints_a_table(task_folder, tmp_path):
+def test_every_command_of_the_pages_is_accepted(task_folder, monkeypatch):
+    """The harness accepts its options, and its model their arguments."""
+    from lm_eval._cli import HarnessCLI
+
+    from birdie_jax.lm_eval import parse_model_arguments, with_defaults
+
+    commands = [one.arguments for one in commands_of_repository() if "birdie_jax.lm_eval" in one.arguments]
+    assert len(commands) > 3
+    for command in commands:
+        monkeypatch.setattr("sys.argv", ["lm_eval", *with_defaults(command[3:])])
+        try:
+            found = HarnessCLI().parse_args()
+        except SystemExit as error:
+            assert error.code == 0, f"{command}: refused by the harness"
+            continue
+        if found.command == "run":
+            parse_model_arguments({"batch_size": found.batch_size, **found.model_args})
+
+
+def test_the_command_of_the_page_prints_a_table(task_folder, tmp_path, monkeypatch, capsys):
     """The command of docs/lm_harness.md runs the task that the page writes."""
     page = REPOSITORY / "docs/lm_harness.md"
     (task,) = [text for language, text in fenced_blocks(page.read_text()) if language == "yaml"]
@@ -388,21 +407,30 @@ def test_the_command_of_the_page_prints_a_table(task_folder, tmp_path):
     write_workdir(tmp_path / "runs/tiny", micro_config(), steps=(5,))
     paths = [str(REPOSITORY), os.environ.get("BIRDIE_LM_EVAL", "")]
 
-    def run(arguments):
-        return subprocess.run(
-            [sys.executable, *arguments],
-            env={**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join(paths), "HF_HOME": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    done = run([*command[1:], "--output_path", "out"])
+    done = subprocess.run(
+        [sys.executable, *command[1:], "--output_path", "out"],
+        env={
+            **os.environ,
+            **OFFLINE,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "HF_HOME": str(tmp_path),
+            "XLA_FLAGS": QUICK_FLAGS,
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "|capitals|" in done.stdout and "acc_norm" in done.stdout
     (written,) = (tmp_path / "out").rglob("results_*.json")
     assert json.loads(written.read_text())["config"]["step"] == 5
-    done = run([one.replace("runs/tiny", "nowhere") for one in command[1:]])
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("birdie_jax.lm_eval: nowhere/config.json")
+
+    from birdie_jax import lm_eval
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lm_eval, "cache_compiled_programs", lambda: None)
+    monkeypatch.setattr("sys.argv", [one.replace("runs/tiny", "nowhere") for one in command[2:]])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        lm_eval.main()
+    assert capsys.readouterr().err.splitlines()[-1].startswith("birdie_jax.lm_eval: nowhere/config.json")
