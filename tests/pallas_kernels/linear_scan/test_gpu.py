@@ -46,9 +46,8 @@ def check(shape, direction, *, chunks=None, dtype=jnp.float32, reset=None, decay
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_one_chunk_matches_the_definition(direction):
-    check((1, 45, 70), direction, chunks=1)
+def test_one_chunk_matches_the_definition():
+    check((1, 45, 70), "both", chunks=1)
 
 
 @pytest.mark.slow
@@ -60,19 +59,17 @@ def test_slots_are_reused():
     check(shape, "forward", chunks=1)
 
 
-# Each case has two tiles, so a state also passes from one tile to the next.
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_parallel_chunks_match_the_definition(direction):
-    check((1, 512, 32), direction, chunks=8)
+def test_parallel_chunks_match_the_definition():
+    """There are two tiles, so a state also passes from one tile to the next."""
+    check((1, 512, 32), "both", chunks=8)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-def test_resets_at_borders_match_the_definition(direction):
+def test_resets_at_borders_match_the_definition():
     reset = np.zeros((1, 256), bool)
-    reset[0, [0, 31, 32, 65, 95, 127, 128, 255]] = True
-    check((1, 256, 32), direction, chunks=4, reset=jnp.asarray(reset))
+    # The resets of the reverse half are one step later, so they too are on both sides of each border.
+    reset[0, [0, 30, 31, 32, 65, 94, 95, 126, 127, 128, 254, 255]] = True
+    check((1, 256, 32), "both", chunks=4, reset=jnp.asarray(reset))
 
 
 @pytest.mark.slow
@@ -86,10 +83,8 @@ def test_a_scan_without_resets_matches_the_definition():
     check((2, 64, 64), "reverse", chunks=2, reset=False)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30])
-def test_extreme_decays_match_the_definition(decay):
-    check((1, 64, 64), "forward", chunks=2, reset=False, decay=decay)
+def test_underflowing_products_match_the_definition():
+    check((1, 64, 64), "forward", chunks=2, reset=False, decay=1e-30)
 
 
 @pytest.mark.sampled
