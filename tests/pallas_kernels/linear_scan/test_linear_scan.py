@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
@@ -32,6 +32,7 @@ def backward(path, a, h, h0, dh, reverse):  # noqa: PLR0917
 
 
 @pytest.mark.slow
+@settings(max_examples=8)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 4)),
     seed=st.integers(0, 99),
