@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from pallas_kernels.gated_scan import gated_scan, gelu, sigmoid
-from tests.pallas_kernels.gated_scan.cells import GATED, NORMALISED
-from tests.pallas_kernels.gated_scan.one_cell import check_cell_in_kernel
+from tests.pallas_kernels.gated_scan.cells import GATED
 from tests.pallas_kernels.gated_scan.oracle import gated_oracle, layer_inputs
 from tests.pallas_kernels.linear_scan.oracle import TPU_SHAPES, assert_close, check_tpu_calls
 from tests.quick_jit import quick_jit
 
 DIRECTIONS = ("forward", "reverse", "both")
 IMPLEMENTATIONS = ("xla", "pallas_interpret")
+SHAPES = [(1, 640, 256), (2, 100, 70), (2, 1, 2)]
+CASES = [((1, 640, 256), "forward"), ((2, 100, 70), "reverse"), *((shape, "both") for shape in SHAPES)]
 
 
 def layer(direction, implementation, resets, *arrays, **options):
@@ -47,8 +48,7 @@ def check(direction, implementation, shape, *, dtype=jnp.float32, tolerance=1e-5
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("shape", [(1, 640, 256), (2, 100, 70), (2, 1, 2)], ids=str)
+@pytest.mark.parametrize(("shape", "direction"), CASES, ids=str)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_values_and_gradients_match_the_definition(implementation, shape, direction):
     check(direction, implementation, shape)
@@ -63,13 +63,6 @@ def test_values_and_gradients_match_the_definition(implementation, shape, direct
 )
 def test_the_interpreter_matches_the_definition_for_any_shape(shape, direction, with_resets):
     check(direction, "pallas_interpret", shape, with_resets=with_resets)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("with_gate", [True, False])
-@pytest.mark.parametrize("cell", [GATED, NORMALISED], ids=lambda cell: cell.name)
-def test_the_kernel_matches_xla_for_each_cell(cell, with_gate):
-    check_cell_in_kernel(cell, with_gate)
 
 
 @pytest.mark.sampled
