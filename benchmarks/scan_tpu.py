@@ -174,7 +174,7 @@ def others():
     yield "associative_scan", associative_scan
 
 
-def rows(topologies, beside, cells):
+def rows(topologies, beside, brief, cells):
     """Yield a row of the table as a dict for every chip, dtype, shape, pass and implementation."""
     for topology in topologies:
         bandwidth, clock, cores = CHIPS[topology]
@@ -186,6 +186,8 @@ def rows(topologies, beside, cells):
                     "shape": list(shape),
                     "pass": pass_name,
                 }
+                if topology in brief and (dtype, shape) != ("bfloat16", SHAPES[0]):
+                    continue
                 cycles_per_access = jnp.dtype(dtype).itemsize * clock * cores / bandwidth
                 ours = compile_ours(topology, shape, dtype, pass_name)
                 yield {
@@ -234,6 +236,9 @@ def main():
     parser.add_argument(
         "--beside", nargs="*", default=["v5p:2x2x1"], help="chips to compile the others for"
     )
+    parser.add_argument(
+        "--brief", nargs="*", default=[], help="chips with bfloat16 and the first shape alone"
+    )
     parser.add_argument("--cells", nargs="*", default=["gated_ssm"], choices=CELLS, help="of gated_scan")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
@@ -242,7 +247,7 @@ def main():
     )
     print("|---|---|---|---|---|---|---|---|---|")
     found = []
-    for row in rows(arguments.topologies, arguments.beside, arguments.cells):
+    for row in rows(arguments.topologies, arguments.beside, arguments.brief, arguments.cells):
         found.append(row)
         print(f"| {' | '.join(map(str, columns(row)))} |", flush=True)
     if arguments.json:

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-TOPOLOGIES = ("v5p:2x2x1", "v6e:2x2")
+V5P, V6E = "v5p:2x2x1", "v6e:2x2"
 
 
 def run(module, *arguments):
@@ -37,7 +37,7 @@ def run(module, *arguments):
 def rows(tmp_path_factory):
     output = tmp_path_factory.mktemp("compiled") / "rows.json"
     # One chip with two cores and one with a single core. By default, the benchmark compiles for four chips.
-    run("benchmarks.scan_tpu", "--topologies", *TOPOLOGIES, "--beside", "--json", output)
+    run("benchmarks.scan_tpu", "--topologies", V5P, V6E, "--brief", V6E, "--beside", "--json", output)
     return json.loads(output.read_text())
 
 
@@ -45,7 +45,7 @@ def rows(tmp_path_factory):
 def test_tpu_kernels_move_few_extra_bytes(rows):
     assert {row["chip"] for row in rows} == {"v5p", "v6e"}
     names = [row["implementation"].split(",")[0] for row in rows]
-    assert (names.count("linear_scan"), names.count("gated_scan")) == (2 * 2 * 2 * 2, 2 * 2 * 2)
+    assert (names.count("linear_scan"), names.count("gated_scan")) == (2 * 2 * 2 + 2, 2 * 2 + 2)
     for row in rows:
         assert row["copies"] == 0, row
         assert 1 <= row["bytes"] <= 1.05, row
