@@ -99,7 +99,7 @@ def test_several_heads_of_both_directions_work_in_bfloat16():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["both", "reverse"])
 def test_the_kernel_matches_the_definition(direction, monkeypatch):
     """In the interpreter, with two blocks of two chunks, the last one padded. Heads share keys."""
     monkeypatch.setattr(tpu_grid, "MAX_CHUNKS", 2)
@@ -112,7 +112,7 @@ def test_the_kernel_reads_pairs_of_heads_with_shared_keys():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("direction", "resets"), [("both", 0), ("forward", 0.2), ("reverse", 0.2)])
+@pytest.mark.parametrize(("direction", "resets"), [("both", 0), ("reverse", 0.2)])
 def test_the_kernel_matches_the_definition_in_bfloat16(direction, resets):
     check(
         *((1, 40, 2, 4), direction),
@@ -124,10 +124,9 @@ def test_the_kernel_matches_the_definition_in_bfloat16(direction, resets):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [128, 129])
-def test_the_kernel_matches_the_definition_in_chunks_of_128_tokens(length):
+def test_the_kernel_matches_the_definition_in_chunks_of_128_tokens():
     check(
-        *((1, length, 2, 64), "both"),
+        *((1, 129, 2, 64), "both"),
         **{"d_k": 64, "resets": 0.02, "chunk_size": 128},
         tolerance=5e-5,
         all_elements=False,
@@ -179,10 +178,12 @@ def test_any_shape_matches_the_definition(batch, length, heads, direction, kind,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize(
-    ("length", "direction"),
-    [(1, "both"), (1, "reverse"), (63, "forward"), (64, "reverse"), (65, "both"), (4097, "both")],
+    ("length", "direction", "by_channel"),
+    [
+        *((1, "both", False), (1, "reverse", False), (63, "forward", False), (64, "reverse", False)),
+        *((65, "both", False), (65, "both", True)),
+    ],
 )
 def test_lengths_around_chunk_borders_match_the_definition(length, direction, by_channel):
     """With 64 features, a chunk has 64 tokens on CPUs too."""

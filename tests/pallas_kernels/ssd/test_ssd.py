@@ -121,7 +121,7 @@ def test_one_group_serves_both_directions():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("direction", "groups"), [("both", 1), ("both", 4), ("forward", 2)])
+@pytest.mark.parametrize(("direction", "groups"), [("both", 4), ("forward", 2)])
 def test_the_kernel_reads_heads_of_64_features_in_pairs(direction, groups):
     check((1, 5, 4, 64), groups, direction, implementation="pallas_interpret")
 
@@ -179,10 +179,9 @@ def test_bfloat16_is_accurate_to_rounding(implementation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [128, 129])
-def test_the_kernel_matches_the_definition_in_chunks_of_128_tokens(length):
+def test_the_kernel_matches_the_definition_in_chunks_of_128_tokens():
     check(
-        *((1, length, 4, 64), 1, "both"),
+        *((1, 129, 4, 64), 1, "both"),
         **{"N": 64, "chunk_size": 128, "resets": 0.02},
         tolerance=5e-5,
         all_elements=False,
@@ -206,10 +205,7 @@ def test_any_shape_matches_the_definition(batch, length, heads, direction, seed)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("length", "direction", "features"),
-    [
-        *((1, "both", 64), (1, "reverse", 64), (63, "forward", 64), (64, "reverse", 64), (65, "both", 64)),
-        *((255, "reverse", 256), (256, "both", 256), (257, "forward", 256), (4097, "both", 64)),
-    ],
+    [(1, "both", 64), (65, "both", 64), (257, "forward", 256), (4097, "both", 64)],
 )
 def test_lengths_around_chunk_borders_match_the_definition(length, direction, features):
     """On CPUs, a chunk has as many tokens as features here."""
