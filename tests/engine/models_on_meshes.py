@@ -12,7 +12,7 @@ from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, T
 from birdie_jax.cpu_threads import start_enough_threads
 from birdie_jax.engine import TrainState
 from birdie_jax.engine.mesh import arrange, batch_sharding, fill_in_sizes, state_sharding
-from birdie_jax.models import build_model, encoder_names, gated_deltanet, mamba2
+from birdie_jax.models import build_model, gated_deltanet, mamba2
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
@@ -52,8 +52,8 @@ TABLE = {
     (1, 8, 1, 1): (("gated_ssm_plus", BOTH),),
     (1, 1, 8, 1): (("hawk", BOTH),),
     (1, 1, 1, 8): (("mamba", CAUSAL), ("gated_deltanet_by_channel", BOTH)),
-    (2, 1, 4, 1): (("gated_ssm", BOTH), ("transformer", BOTH)),
-    (2, 2, 2, 1): (("mamba", BOTH), ("griffin", BOTH)),
+    (2, 1, 4, 1): (("transformer", BOTH),),
+    (2, 2, 2, 1): (("griffin", BOTH),),
     (1, 2, 1, 4): (("gated_ssm_plus", CAUSAL), ("mamba2_groups", CAUSAL)),
     (2, 1, 2, 2): (("hawk", CAUSAL), ("birdie_ssm", BOTH)),
     (1, 2, 2, 2): (
@@ -64,7 +64,7 @@ TABLE = {
 
 
 # Where the positions that bear loss are gathered: from the parts of a row, and beside a divided vocabulary.
-MASKED_TABLE = {(1, 2, 2, 2): ("gated_ssm_plus",), (2, 2, 2, 1): encoder_names()}
+MASKED_TABLE = {(1, 2, 2, 2): ("gated_ssm_plus",), (2, 2, 2, 1): ("bigs", "stack_attention")}
 RECURRENCE_MESHES = {
     "gated_ssm": ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1)),
     "mamba2": ((1, 1, 2, 4),),
@@ -147,25 +147,25 @@ def recurrences():
     """Values and all gradients of recurrences with a state before and after, cut by many resets."""
     resets, drawn = drawn_recurrences()
     for name, (make, operands, h0) in drawn.items():
-        for sizes in RECURRENCE_MESHES[name]:
-            mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 4)
-            for bidirectional in (BOTH, CAUSAL):
+        for bidirectional in (BOTH, CAUSAL):
 
-                def total(operands, h0, make=make, bidirectional=bidirectional):
-                    own = resets if bidirectional else resets[:1]
-                    results = sharded_recurrence(
-                        make(bidirectional), operands, h0, own, bidirectional=bidirectional
-                    )
-                    weights = (jnp.cos(jnp.arange(result.size)) for result in results)
-                    return sum(jnp.vdot(*pair) for pair in zip(weights, results, strict=True)), results
+            def total(operands, h0, make=make, bidirectional=bidirectional):
+                own = resets if bidirectional else resets[:1]
+                results = sharded_recurrence(
+                    make(bidirectional), operands, h0, own, bidirectional=bidirectional
+                )
+                weights = (jnp.cos(jnp.arange(result.size)) for result in results)
+                return sum(jnp.vdot(*pair) for pair in zip(weights, results, strict=True)), results
 
-                step = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
-                expected = quick_jit(step)(operands, h0)
+            step = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+            expected = quick_jit(step)(operands, h0)
+            for sizes in RECURRENCE_MESHES[name]:
+                mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 4)
                 with jax.set_mesh(mesh):
                     result = quick_jit(step)(operands, h0)
                 compare = partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-5)
                 jax.tree.map(compare, jax.device_get(result), jax.device_get(expected))
-                print("recurrence", name, sizes, bidirectional)
+                print("recurrence", name, bidirectional, sizes)
 
 
 def config_of(name, sizes, bidirectional=BOTH, layers=2):

@@ -56,10 +56,10 @@ def test_every_mesh_gives_the_loss_and_the_gradients_of_one_device():
     )
     assert run.returncode == 0, run.stderr
     expected = [
-        f"recurrence {name} {sizes} {both}"
+        f"recurrence {name} {both} {sizes}"
         for name, meshes in RECURRENCE_MESHES.items()
-        for sizes in meshes
         for both in (True, False)
+        for sizes in meshes
     ]
     expected += [f"masked {name} {sizes}" for sizes, names in MASKED_TABLE.items() for name in names]
     expected += [f"{name} {sizes} {both}" for sizes, models in TABLE.items() for name, both in models]

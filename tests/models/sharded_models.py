@@ -7,12 +7,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.cpu_threads import start_enough_threads
-from birdie_jax.models import build_model, model_names
+from birdie_jax.models import build_model
 from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
 from birdie_jax.models.recurrence_influence import RecurrenceArrays
 from birdie_jax.models.selective_influence import SelectiveArrays
-from tests.models.conftest import LENGTH, SECTIONS, VOCAB, pack
+from tests.models.conftest import BY_MIXER, LENGTH, SECTIONS, VOCAB, pack
 from tests.quick_jit import quick_jit
+
+NAMES = (*BY_MIXER.values(), "bigs", "stack_attention")
 
 
 def main():
@@ -21,7 +23,7 @@ def main():
     assert len(devices) == 8
     mesh = Mesh(np.array(devices), ("data",))
     batch = pack([[(5, 3), (2 + row % 3, 4)] for row in range(8)])
-    for name in model_names():
+    for name in NAMES:
         model = build_model(
             ModelConfig(
                 name=name,

@@ -1,4 +1,4 @@
-"""Tests that every model has the same loss, gradients and token scores on eight devices as on one."""
+"""Tests that every mixer has the same loss, gradients and token scores on eight devices as on one."""
 
 import os
 import subprocess
@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from birdie_jax.models import model_names
+from tests.models.sharded_models import NAMES
 from tests.quick_jit import QUICK_FLAGS
 
 
 @pytest.mark.slow
-def test_every_model_has_the_same_results_on_eight_devices():
+def test_every_mixer_has_the_same_results_on_eight_devices():
     """Runs in a subprocess, because the number of devices is fixed when JAX starts."""
     flags = f"--xla_force_host_platform_device_count=8 {QUICK_FLAGS}"
     run = subprocess.run(
@@ -22,4 +22,4 @@ def test_every_model_has_the_same_results_on_eight_devices():
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split("\n")[:-1] == [f"same {name}" for name in (*model_names(), "scores")]
+    assert run.stdout.split("\n")[:-1] == [f"same {name}" for name in (*NAMES, "scores")]
