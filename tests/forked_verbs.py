@@ -31,7 +31,8 @@ class ForkedVerbs:
         command = [sys.executable, "-m", f"birdie_jax.{verb}", *map(str, arguments)]
         with tempfile.TemporaryFile("w+") as stderr:
             run = ForkedRun(command, self._environment, preparations=self._preparations, stderr=stderr)
-            stdout, _ = run.communicate(600)
+            # Less than the five minutes that a thread of a failed save would wait.
+            stdout, _ = run.communicate(240)
             stderr.seek(0)
             return run.wait(0), stdout, stderr.read()
 

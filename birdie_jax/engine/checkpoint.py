@@ -30,7 +30,11 @@ from birdie_jax.engine.checkpoint_format import (
     step_folder,
 )
 from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, first_line, read_checkpoint
-from birdie_jax.engine.private_api import limit_request_retries, wait_by_monotonic_clock
+from birdie_jax.engine.private_api import (
+    end_despite_failed_saves,
+    limit_request_retries,
+    wait_by_monotonic_clock,
+)
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import CheckpointError, DamagedError, NotFinite, OtherCheckpointError
 from birdie_jax.storage import absolute, exists, is_full, is_of_store, is_remote, list_names, move_folder
@@ -77,6 +81,7 @@ class Checkpoints:
         self._damaged = absolute(workdir.damaged_checkpoints)
         limit_request_retries()
         wait_by_monotonic_clock()
+        end_despite_failed_saves()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps or None,

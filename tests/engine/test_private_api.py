@@ -16,6 +16,12 @@ def test_orbax_repeats_a_request_as_often_as_it_is_limited_to(use_ocdbt):
     assert (found["max_retries"], found["max_delay"]) == (8, "16s")
 
 
+def test_a_process_does_not_wait_for_the_threads_of_a_save():
+    private_api.end_despite_failed_saves()
+    thread = private_api.future._SignalingThread(target=print, send_signals=[], receive_signals=[])
+    assert thread.daemon
+
+
 def test_private_modules_are_imported_in_one_file():
     package = Path(birdie_jax.__file__).parent
     importing = [path.name for path in package.rglob("*.py") if "._src" in path.read_text()]
