@@ -15,9 +15,12 @@ def test_cadences_match_the_code():
     of_bucket, of_disk = lease_file.ObjectLeaseFile, lease_file.LocalLeaseFile
     parts, events = metrics_file._UPLOAD_SECONDS, metrics_file._UPLOADS_FOR_EVENTS
     assert (
-        f"every {of_disk.renewal_seconds:.0f} seconds, and gone {of_disk.expiry_seconds:.0f} after" in PAGE
+        f"every {of_disk.renewal_seconds:.0f} seconds; after {of_disk.expiry_seconds:.0f} seconds without"
+        in PAGE
     )
-    assert f"every {of_bucket.renewal_seconds:.0f} seconds, and {of_bucket.expiry_seconds:.0f}:" in PAGE
+    assert (
+        f"every {of_bucket.renewal_seconds:.0f} seconds, and after {of_bucket.expiry_seconds:.0f}," in PAGE
+    )
     assert f"a part every {parts:.0f} seconds and one before each checkpoint" in PAGE
     assert parts * events == 120 and "replaced there every two minutes" in PAGE
     writes = 60 / of_bucket.renewal_seconds + 60 / parts + 60 / (parts * events)

@@ -185,7 +185,7 @@ def test_commands_of_the_pages_on_evaluation(sandbox, monkeypatch, capsys):
             run_verb(command.page, "evaluate", options)
             assert re.search("number_accuracy|exactly right", capsys.readouterr().out)
             tried += 1
-    assert tried == 4
+    assert tried == 5
     assert (sandbox / "runs/tiny/evaluations/00000004/phonebook.json").is_file()
     assert json.loads((sandbox / "scores.json").read_text())["evaluations"]
 

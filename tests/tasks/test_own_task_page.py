@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 from birdie_jax.tasks import QuestionTask, task_of_flag
@@ -47,7 +48,9 @@ def test_the_files_of_the_page_are_questions_of_its_tasks(tmp_path, monkeypatch)
     assert len(FLAGS) == 7
     program = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert program is not None
-    names: dict[str, Any] = {"tokenizer": small_tokenizer()}
+    trained = SimpleNamespace(tokenizer=small_tokenizer())
+    monkeypatch.setattr("birdie_jax.trained_model.model_of_workdir", lambda _: trained)
+    names: dict[str, Any] = {}
     exec(program[1], names)
     assert len(names["examples"]) == 2
 
