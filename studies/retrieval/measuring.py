@@ -1,8 +1,7 @@
-"""The tasks that measure a run, and baselines for the metrics of phone books.
+"""The tasks that measure a run, and the baseline of digits for answers about phone books.
 
-A baseline is the expected score of an answer that ignores the name. Copying any entry writes a random
-number of the book. Giving the commonest digits writes the most frequent digit of the book at each position
-of a number. Of all answers that depend only on the book, it has the most correct digits.
+The baseline ignores the name: it writes the most frequent digit of the book at each position of a number.
+Of all answers that depend only on the book, it has the most correct digits.
 """
 
 from collections import Counter
@@ -15,7 +14,6 @@ from birdie_jax.tasks.phonebook_text import read_numbers
 from studies.retrieval.plans import LANGUAGE, Scale
 from studies.retrieval.text import Corpus
 
-COPIED_DIGITS, COMMONEST_DIGITS = "copy_any_digit_accuracy", "commonest_digit_accuracy"
 ABOVE_COMMONEST = "digit_accuracy_above_commonest"
 INFILLING, SQUAD = "infilling", "squad"
 # Validation takes all documents of the file of held-out documents.
@@ -59,39 +57,12 @@ def pretrained_tasks(scale: Scale, corpus: Corpus) -> dict[str, dict[str, Any]]:
     return {name: task for name, task in tasks.items() if not scale.measured or name in scale.measured}
 
 
-def baselines_of_books(kind: str, answer: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the baselines for an answer about a phone book, and its digit accuracy above the commonest.
-
-    The baselines are the expected digit accuracies of copying any entry and of giving the commonest digits.
-    The result is empty for other kinds of tasks.
-    """
+def above_baseline(kind: str, answer: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return an answer's digit accuracy above the baseline; empty unless the task is a phone book."""
     if kind != "phonebook":
         return {}
-    question = answer["prompt"], answer["references"][0]
-    commonest = commonest_digits(*question)
-    return {
-        COPIED_DIGITS: copy_any_entry(*question),
-        COMMONEST_DIGITS: commonest,
-        ABOVE_COMMONEST: answer["metrics"]["digit_accuracy"] - commonest,
-    }
-
-
-def copy_any_entry(prompt: str, answer: str) -> float:
-    """Return the expected digit accuracy of writing a random number of the book for each queried one.
-
-    The value is the exact mean over all entries of the book, with the queried entry.
-    `birdie_jax.tasks.phonebook` counts digits in the same way.
-
-    Args:
-        prompt: the prompt with the book.
-        answer: the correct answer: numbers with a comma and a space between them.
-    """
-    entries = sorted(read_numbers(prompt))
-    shares = [
-        [_right_digits(entry, number) / sum(map(str.isdigit, number)) for entry in entries]
-        for number in answer.split(", ")
-    ]
-    return float(np.mean(shares))
+    baseline = commonest_digits(answer["prompt"], answer["references"][0])
+    return {ABOVE_COMMONEST: answer["metrics"]["digit_accuracy"] - baseline}
 
 
 def commonest_digits(prompt: str, answer: str) -> float:
@@ -116,7 +87,3 @@ def commonest_digits(prompt: str, answer: str) -> float:
 def mean_commonest_digits(questions: Iterable[tuple[str, str]]) -> float:
     """Return the mean of `commonest_digits` over pairs (prompt, answer)."""
     return float(np.mean([commonest_digits(prompt, answer) for prompt, answer in questions]))
-
-
-def _right_digits(found: str, wanted: str) -> int:
-    return sum(one == other for one, other in zip(found, wanted, strict=True) if other.isdigit())

@@ -177,7 +177,6 @@ class Scale:
         validation_fraction: the share of held-out documents.
         sample_bytes: the bytes of text for training the tokenizer.
         squad_questions: the number of SQuAD questions in the final measurement, evenly spread; None = all.
-        pretrained_at: the scale that provides pre-trained runs and questions; empty = this scale.
         order: lines of procedures and seeds, the most decisive line first; a line runs all models and
             procedures of one seed before the next seed; empty = all models and `PAPER_PROCEDURES` with
             `seeds`.
@@ -209,7 +208,6 @@ class Scale:
     validation_fraction: float = 0.02
     sample_bytes: int = 4 << 20
     squad_questions: int | None = None
-    pretrained_at: str = ""
     order: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...] = ()
     measured: tuple[str, ...] = ()
     language_positions: int = 0
@@ -219,11 +217,6 @@ class Scale:
     def has_curriculum(self) -> bool:
         """Whether the stages of fine-tuning on phone books end when learned."""
         return any(stage.until for stage in self.phonebook.stages)
-
-    @property
-    def pretraining_name(self) -> str:
-        """The name of the scale that provides the pre-trained runs."""
-        return self.pretrained_at or self.name
 
 
 # A placeholder for the mixture of the scale.

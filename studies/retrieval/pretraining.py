@@ -78,8 +78,7 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
 
 def pretraining_command(run: Run, text: Path | str, workdir: Path | str) -> Command:
     """Return the command that pre-trains a run on prepared text."""
-    scale = SCALES[run.scale].pretraining_name
-    variant = f"{scale},{run.model},{run.procedure},{run.seed}"
+    variant = f"{run.scale},{run.model},{run.procedure},{run.seed}"
     return Command(
         "train",
         (

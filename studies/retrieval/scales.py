@@ -291,22 +291,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
         scale.name: scale
         for scale in (
             _SMOKE,
-            replace(
-                _SMALL,
-                name="pilot",
-                pretraining_tokens=2_048_000,
-                seeds=(0,),
-                models=(DEFAULT_MODEL,),
-            ),
             _SMALL,
-            # Tests whether three times as many steps on the same books teach what `small` did not learn.
-            replace(
-                _SMALL,
-                name="small_longer_tuning",
-                pretrained_at="small",
-                phonebook_tuning=replace(_SMALL.phonebook_tuning, steps=6000, measured_every=300),
-                models=(DEFAULT_MODEL,),
-            ),
             _WORTH,
             _MEMORY,
             _DIRECTION,
@@ -318,13 +303,6 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 order=((("mixture_fixed_causal", "mixture_fixed"), (100,)),),
             ),
             _VERDICT,
-            # The same for `worth`.
-            replace(
-                _WORTH,
-                name="worth_pilot",
-                seeds=(100,),
-                order=((("mixture_fixed_causal", "causal_lm_causal", "scratch"), (100,)),),
-            ),
             _paper_scale("110m", "birdie_110m.py", "pile/**/*.jsonl.zst"),
             _paper_scale("1_4b", "birdie_1_4b.py", "pile/**/*.jsonl.zst"),
         )

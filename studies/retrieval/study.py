@@ -17,7 +17,7 @@ from studies.retrieval.curriculum import StageRun, stage_command, stage_curve, s
 from studies.retrieval.direction import direction_figures, direction_tables
 from studies.retrieval.figures import figures_of
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, TEST, VALIDATION
-from studies.retrieval.measuring import SQUAD, baselines_of_books, mean_commonest_digits, pretrained_tasks
+from studies.retrieval.measuring import SQUAD, above_baseline, mean_commonest_digits, pretrained_tasks
 from studies.retrieval.plans import PROCEDURES, Run, Scale, runs_of
 from studies.retrieval.pretraining import pretraining_command, pretraining_record
 from studies.retrieval.scales import SCALES
@@ -75,12 +75,12 @@ class Retrieval(Study[Scale, Run]):
         """The files of the corpus."""
         return Corpus(
             self.workdirs / f"text_{self.scale.pieces}",
-            self.workdirs / self.scale.pretraining_name / "questions",
+            self.workdirs / self.scale.name / "questions",
         )
 
     def pretrained(self, run: Run) -> Path:
-        """Return the workdir of a run's pre-training, which may belong to another scale."""
-        return self.workdirs / self.scale.pretraining_name / run.name / "pretraining"
+        """Return the workdir of a run's pre-training."""
+        return self.workdirs / self.scale.name / run.name / "pretraining"
 
     def tuned_with(self, run: Run, tuning: str, learning_rate: float) -> Path:
         """Return the workdir of a run's fine-tuning with a learning rate."""
@@ -223,7 +223,7 @@ class Retrieval(Study[Scale, Run]):
     def _measure(
         self, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, step: int, log: Path
     ) -> dict[str, Any]:
-        return measure(self.run_verb, tasks, workdir, step, log, baselines_of_books)
+        return measure(self.run_verb, tasks, workdir, step, log, above_baseline)
 
     def _commonest_digits(self, split: str) -> dict[str, float]:
         """Return the digit accuracy of the commonest digits in each cell of phone books, computed once."""

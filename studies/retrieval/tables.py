@@ -2,13 +2,13 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.objectives.mixtures import make_mixture
-from studies.comparison import gather, mean_with_interval, paired_difference
+from studies.comparison import Scored, gather, mean_with_interval, paired_difference
 from studies.retrieval.arms import (
     Arm,
     Measure,
@@ -20,7 +20,7 @@ from studies.retrieval.arms import (
     scores_of,
 )
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
-from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, SQUAD
+from studies.retrieval.measuring import SQUAD
 from studies.retrieval.plans import LANGUAGE, PROCEDURES
 from studies.tables import cells_of_circumstances, hours, percent, percentage, rows_of_table, section
 
@@ -38,6 +38,8 @@ COMPARISONS = (
     ("ul2", "birdie"),
 )
 _BITS = "bits_per_byte"
+_PER_CENT = "per cent unless said otherwise"
+_FIRST_CELL = "entries_2"
 
 
 def all_tables(results: Results) -> list[str]:
@@ -45,19 +47,15 @@ def all_tables(results: Results) -> list[str]:
     if not results:
         return []
     measures = measures_of(next(iter(results.values())))
-    passages, language = (
-        Measure("", EXTRACTION, (EXTRACTION,), "f1"),
-        Measure("", "pretrained", (LANGUAGE,), _BITS),
-    )
+    passages = Measure("", EXTRACTION, (EXTRACTION,), "f1")
+    language = Measure("", "pretrained", (LANGUAGE,), _BITS)
     sections = {
         "Runs": table_of_runs(results),
-        "Means": _table_of_means(results, measures),
-        "Paired differences": _table_of_differences(results, measures),
-        "Phone book by seed: exactly right": _table_of_seeds(results),
-        "Phone book by entries and numbers": _table_of_cells(results),
-        "Fine-tuning: what was chosen, and steps to half and nine tenths": _table_of_tuning(results),
-        "Passages by length": _table_of_groups(results, passages, "passage_tokens", percent),
-        "Held-out text: bits a byte by position": _table_of_groups(results, language, "position", _bits),
+        "Means over seeds": _table_of_means(results, measures),
+        "Paired differences, 95 % over seeds": _table_of_differences(results, measures),
+        "Run by run: exact answers, and the fine-tuning that validation chose": _table_of_seeds(results),
+        "Passages by length, F1": _table_of_groups(results, passages, "passage_tokens"),
+        "Held-out text by position, bits a byte": _table_of_groups(results, language, "position"),
     }
     squad = {run: result[SQUAD] for run, result in results.items() if SQUAD in result}
     if squad:
@@ -65,12 +63,15 @@ def all_tables(results: Results) -> list[str]:
     return [section(title, table) for title, table in sections.items()]
 
 
-def _bits(interval: Interval) -> str:
-    return f"{interval.mean:.3f} ({interval.low:.3f} .. {interval.high:.3f})"
+def _mean(measure: Measure, scored: Scored) -> str:
+    mean = mean_with_interval(scored).mean
+    return f"{mean:.3f}" if measure.metric == _BITS else f"{percentage(mean):.1f}"
 
 
-def _writer(measure: Measure) -> Callable[[Interval], str]:
-    return _bits if measure.metric == _BITS else percent
+def _interval(measure: Measure, interval: Interval) -> str:
+    if measure.metric == _BITS:
+        return f"{interval.mean:.3f} ({interval.low:.3f} .. {interval.high:.3f})"
+    return percent(interval)
 
 
 def table_of_runs(results: Results) -> str:
@@ -132,46 +133,39 @@ def _mean_over_classes(pretraining: Mapping[str, Any]) -> str:
 
 
 def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
-    arms = arms_of(results)
-    rows = []
-    for measure in measures:
-        cells = [
-            _writer(measure)(mean_with_interval(scores_of(results, arm, seeds, measure)))
-            for arm, seeds in arms.items()
+    rows = [
+        [
+            arm.title,
+            str(len(seeds)),
+            *(_mean(measure, scores_of(results, arm, seeds, measure)) for measure in measures),
         ]
-        rows.append([measure.title, *cells])
-    head = [
-        "per cent unless said otherwise",
-        *(f"{arm.title} ({len(seeds)} seeds)" for arm, seeds in arms.items()),
+        for arm, seeds in arms_of(results).items()
     ]
-    return rows_of_table(head, rows)
+    return rows_of_table([_PER_CENT, "seeds", *(measure.title for measure in measures)], rows)
 
 
 def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
     arms = arms_of(results)
-    pairs = []
+    rows = []
     models = dict.fromkeys(arm.model for arm in arms)
     for model, (first, second) in itertools.product(models, COMPARISONS):
         one, other = Arm(model, first), Arm(model, second)
-        common = sorted(set(arms.get(one, [])) & set(arms.get(other, [])))
-        if common:
-            pairs.append((one, other, common))
-    if not pairs:
-        return "No two arms have a seed in common yet."
-    rows = []
-    for measure in measures:
-        cells = []
-        for one, other, common in pairs:
-            difference = paired_difference(
-                scores_of(results, one, common, measure), scores_of(results, other, common, measure)
+        if common := sorted(set(arms.get(one, [])) & set(arms.get(other, []))):
+            differences = (
+                paired_difference(*(scores_of(results, arm, common, measure) for arm in (one, other)))
+                for measure in measures
             )
-            cells.append(_writer(measure)(difference))
-        rows.append([measure.title, *cells])
-    head = [
-        f"{other.title} minus {PROCEDURES[one.procedure].title} ({len(common)} seeds)"
-        for one, other, common in pairs
-    ]
-    return rows_of_table(["in points; 95 % over seeds, of one over questions", *head], rows)
+            rows.append(
+                [
+                    f"{other.title} minus {PROCEDURES[first].title}",
+                    str(len(common)),
+                    *itertools.starmap(_interval, zip(measures, differences, strict=True)),
+                ]
+            )
+    if not rows:
+        return "No two arms have a seed in common yet."
+    head = ["in points unless said otherwise; with one seed the interval is over questions", "seeds"]
+    return rows_of_table([*head, *(measure.title for measure in measures)], rows)
 
 
 def _table_of_seeds(results: Results) -> str:
@@ -180,89 +174,43 @@ def _table_of_seeds(results: Results) -> str:
     rows = []
     for arm, seeds in arms_of(results).items():
         for seed in seeds:
+            tuned = result_of(results, arm, seed)["fine_tuned"][PHONEBOOK]
+            chosen = tuned["chosen"]
             cells = [
                 scores_of(results, arm, [seed], Measure("", PHONEBOOK, (name,), "exact_match"))
                 for name in tasks
             ]
-            means = [f"{percentage(mean_with_interval(scored).mean):.0f}" for scored in cells]
-            rows.append([arm.title, str(seed), *means])
-    return rows_of_table(["per cent", "seed", *(name.replace("_", " ") for name in tasks)], rows)
-
-
-def _table_of_cells(results: Results) -> str:
-    first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
-    metrics = {
-        "exact": "exact_match",
-        "digits": "digit_accuracy",
-        "digits, of copying any entry": COPIED_DIGITS,
-        "digits, of the commonest": COMMONEST_DIGITS,
-        "asked entry": "asked_entry",
-    }
-    rows = []
-    for arm, seeds in arms_of(results).items():
-        for title, metric in metrics.items():
-            cells = [
-                f"{percentage(mean_with_interval(scores_of(results, arm, seeds, measure)).mean):.1f}"
-                for measure in (Measure("", PHONEBOOK, (name,), metric) for name in first)
-            ]
-            rows.append([arm.title, title, *cells])
-    return rows_of_table(["arm", "per cent", *(name.replace("_", " ") for name in first)], rows)
-
-
-def _table_of_tuning(results: Results) -> str:
-    rows = []
-    for run, result in results.items():
-        for tuning in (PHONEBOOK, EXTRACTION):
-            found = result["fine_tuned"][tuning]
-            chosen = found["chosen"]
-            milestones = [
-                f"{cell.replace('_', ' ')}: {steps['half'] or '-'}, {steps['nine_tenths'] or '-'}"
-                for cell, steps in found["steps_to_exact_match"].items()
-            ]
             rows.append(
                 [
-                    Arm(run.model, run.procedure).title,
-                    str(run.seed),
-                    tuning,
+                    arm.title,
+                    str(seed),
+                    *(f"{percentage(mean_with_interval(scored).mean):.0f}" for scored in cells),
                     f"{chosen['learning_rate']:g}",
                     str(chosen["step"]),
-                    f"{100 * chosen['score']:.1f}",
-                    "; ".join(milestones) or "-",
+                    str(tuned["steps_to_exact_match"][_FIRST_CELL]["half"] or "never"),
                 ]
             )
-    head = [
-        "arm",
-        "seed",
-        "fine-tuned on",
-        "learning rate",
-        "steps",
-        "validation score",
-        "steps to 50, 90 % exact",
-    ]
-    return rows_of_table(head, rows)
+    head = ["per cent exact", "seed", *(name.replace("_", " ") for name in tasks), "rate", "steps"]
+    return rows_of_table([*head, "steps to half right on two entries"], rows)
 
 
-def _table_of_groups(
-    results: Results, measure: Measure, group: str, write: Callable[[Interval], str]
-) -> str:
+def _table_of_groups(results: Results, measure: Measure, group: str) -> str:
     rows, head = [], []
     for arm in arms_of(results):
         scores = grouped_scores(results, arm, measure, group)
         head = [f"{group.replace('_', ' ')} {value}" for value in scores]
-        rows.append([arm.title, *(write(mean_with_interval(scored)) for scored in scores.values())])
+        rows.append([arm.title, *(_mean(measure, scored) for scored in scores.values())])
     return rows_of_table(["arm", *head], rows)
 
 
 def _table_of_squad(squad: Results) -> str:
-    """Return the scores on SQuAD's questions by arm, over seeds and questions."""
-    metrics = {"f1": "F1", "contains": "contains an answer", "exact_match": "exactly right"}
+    """Return the scores on SQuAD's questions by arm."""
     rows = []
     for arm, seeds in arms_of(squad).items():
-        of_seeds = [scores for run, scores in squad.items() if Arm(run.model, run.procedure) == arm]
-        scored = [gather(of_seeds, metric) for metric in metrics]
-        questions = scored[0].scores.shape[1]
-        means = [percent(mean_with_interval(one)) for one in scored]
-        rows.append([arm.title, str(len(seeds)), f"{questions:,}", *means])
-    return rows_of_table(
-        ["arm", "seeds", "questions", *(f"per cent {name}" for name in metrics.values())], rows
-    )
+        scored = gather(
+            [scores for run, scores in squad.items() if Arm(run.model, run.procedure) == arm], "f1"
+        )
+        rows.append(
+            [arm.title, str(len(seeds)), f"{scored.scores.shape[1]:,}", percent(mean_with_interval(scored))]
+        )
+    return rows_of_table(["arm", "seeds", "questions", "F1, per cent"], rows)

@@ -1,7 +1,6 @@
 """Tests the parts of the retrieval study that need no model: baselines, choice, comparison, plans."""
 
 import itertools
-import random
 
 import numpy as np
 import pytest
@@ -11,32 +10,15 @@ from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.resolve import configured_mixture
 from birdie_jax.tasks.evaluation import tasks_of_config
-from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_text import Book, BookForm, Entry
-from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.task_hook import read_stop_rule
 from studies.comparison import Scored, gather, mean_with_interval, paired_difference
 from studies.retrieval.config import get_config
 from studies.retrieval.fine_tuning import choose, steps_to, tunings_on_grids
-from studies.retrieval.measuring import commonest_digits, copy_any_entry
+from studies.retrieval.measuring import commonest_digits
 from studies.retrieval.plans import PAPER_PROCEDURES, PROCEDURES, runs_of
 from studies.retrieval.scales import SCALES
-from studies.retrieval.study import Retrieval
 from studies.verbs import StudyError
-
-
-def test_the_copying_baseline_equals_the_mean_score_of_copied_answers():
-    numbers = ("123-4567", "125-9067", "823-4561", "999-0000", "120-4500")
-    entries = tuple(Entry(f"Name{index}", number) for index, number in enumerate(numbers))
-    book = Book(entries, (entries[2], entries[0], entries[4]))
-    prompt, answer = book.prompt(BookForm(1, "###-####", "both")), book.answer()
-    question = Question("q", prompt, (answer,))
-    task = Phonebook(number_format="###-####")
-    draw = random.Random(0)
-    drawn = [
-        task.score(question, ", ".join(draw.choices(numbers, k=3)))["digit_accuracy"] for _ in range(8000)
-    ]
-    assert copy_any_entry(prompt, answer) == pytest.approx(np.mean(drawn), abs=0.01)
 
 
 def test_commonest_digits_are_the_best_answer_that_ignores_the_name():
@@ -108,23 +90,6 @@ def test_decisive_arms_come_first_with_every_seed():
     assert {run.procedure for run in runs[12:15]} == {"birdie"}
 
 
-def test_a_scale_can_use_the_pretraining_of_another(tmp_path):
-    longer, small = (SCALES[name] for name in ("small_longer_tuning", "small"))
-    studies = [Retrieval(scale, tmp_path, tmp_path, "text") for scale in (longer, small)]
-    runs = [next(runs_of(study.scale)) for study in studies]
-    assert studies[0].corpus == studies[1].corpus
-    left = [
-        [str(command) for command in one[0].commands_left(one[1])]
-        for one in zip(studies, runs, strict=True)
-    ]
-    shared = [command for command in left[0] if command in left[1]]
-    assert len(shared) == 3, "preparing the text, pre-training, and measuring before fine-tuning"
-    assert longer.phonebook_tuning.steps > small.phonebook_tuning.steps
-    assert studies[0].tuned_with(runs[0], "phonebook", 2e-3) != studies[1].tuned_with(
-        runs[1], "phonebook", 2e-3
-    )
-
-
 @pytest.mark.parametrize(
     "scale", [pytest.param(scale, marks=[pytest.mark.slow] * (scale != "small")) for scale in SCALES]
 )
@@ -168,7 +133,7 @@ def test_every_configuration_parses(scale):
     ("variant", "message"),
     [
         ("small", "found 1 parts; allowed: SCALE,MODEL,PROCEDURE,SEED"),
-        ("huge,hawk,birdie,0", "unknown scale; allowed: smoke, pilot"),
+        ("huge,hawk,birdie,0", "unknown scale; allowed: smoke, small"),
         ("small,hawk,other,0", "procedure 'other' is unknown; allowed: causal_lm_causal"),
         ("small,other,birdie,0", "model 'other' is unknown; allowed: "),
         ("small,hawk,birdie,0,chess,0.1", "fine-tuning 'chess' is unknown; allowed: phonebook"),

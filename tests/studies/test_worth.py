@@ -32,9 +32,7 @@ LEARNED = {
 def finished(tmp_path_factory):
     """Return the study with results of three arms and two seeds, and the commands of each run."""
     folder = tmp_path_factory.mktemp("worth")
-    scale = dataclasses.replace(
-        SCALES["worth_pilot"], name="worth", order=((tuple(LEARNED), (10, 11)),), pretrained_at=""
-    )
+    scale = dataclasses.replace(SCALES["worth"], order=((tuple(LEARNED), (10, 11)),))
     verbs = WrittenVerbs(scale, LEARNED)
     study = Retrieval(scale, folder / "results", folder / "workdirs", TEXT, run_verb=verbs)
     study.corpus.folder.mkdir(parents=True)
