@@ -11,7 +11,7 @@ from studies.pruning.conditions import (
     smaller_result,
 )
 from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED
-from studies.pruning.judgement import judgements, nats
+from studies.pruning.judgement import MIN_LEARNED, judgements
 from studies.pruning.plans import INFLUENCE, RECENCY, UNIFORM, Scale
 from studies.pruning.stakes import judge_stakes
 from studies.tables import cells_of_circumstances, hours, rows_of_table, section
@@ -72,17 +72,14 @@ def _table_of_runs(results: Results) -> str:
 def _table_of_losses(scale: Scale, results: Results) -> str:
     rows = []
     for run, _, losses in pruned_results(results):
-        dense = losses.dense(scale.main_context)
-        rows.append([run.name, "dense: the loss itself", f"{dense.losses.mean():.4f}"])
+        dense = losses.dense(scale.main_context).losses.mean()
         for policy in losses.policies(scale.main_context):
-            cells = []
-            for keep in scale.shares:
-                found = losses.get(policy, keep, scale.main_context)
-                cells.append("" if found is None else nats(losses.difference(dense, found)))
-            rows.append([run.name, policy, *cells])
-    width = 2 + len(scale.shares)
-    rows = [row + [""] * (width - len(row)) for row in rows]
-    return rows_of_table(["run", "policy", *(f"keep {keep:g}" for keep in scale.shares)], rows)
+            found = [losses.get(policy, keep, scale.main_context) for keep in scale.shares]
+            cells = ["" if one is None else f"{one.losses.mean() - dense:+.4f}" for one in found]
+            rows.append([run.name, f"{dense:.4f}", policy, *cells])
+    return rows_of_table(
+        ["run", "loss with all tokens", "policy", *(f"keep {keep:g}" for keep in scale.shares)], rows
+    )
 
 
 def _table_of_lengths(scale: Scale, results: Results) -> str:
@@ -109,42 +106,43 @@ def _table_of_smaller(scale: Scale, results: Results) -> str:
         if smaller is None:
             continue
         context = scale.main_context
-        conditions = {"smaller, dense": smaller.dense(context)}
-        for keep in losses.shares(INFLUENCE, context):
-            found = losses.get(INFLUENCE, keep, context)
-            assert found is not None
-            conditions[f"influence, keep {keep:g}"] = found
-        dense = conditions["dense"] = losses.dense(context)
+        keep = min(losses.shares(INFLUENCE, context))
+        pruned, dense = losses.get(INFLUENCE, keep, context), losses.dense(context)
+        assert pruned is not None
+        conditions = {
+            "all tokens": dense,
+            f"influence, keep {keep:g}": pruned,
+            "smaller, all tokens": smaller.dense(context),
+        }
         for title, one in conditions.items():
             share = one.paper_flops / dense.paper_flops
             loss, flops = f"{one.losses.mean():.4f}", f"{one.paper_flops / 1e6:,.0f}"
             rows.append([run.name, title, loss, flops, f"{share:.2f}"])
     if not rows:
         return "No model has its smaller one beside it yet."
-    return rows_of_table(["run", "condition", "loss", "MFLOPs (paper's unit)", "of dense"], rows)
+    return rows_of_table(["run", "condition", "loss", "MFLOPs (paper's unit)", "share"], rows)
 
 
 def _table_of_needles(results: Results) -> str:
+    """Return the accuracy by policy and share, for each query that a run has learned."""
     rows, shares = [], []
     for run, result, _ in pruned_results(results):
         for what, fine_tuned in result["fine_tuned"].items():
             if not what.startswith(NEEDLES):
                 continue
-            needles = needles_of(fine_tuned)
+            dense, *needles = needles_of(fine_tuned)
+            if dense.mean.mean < MIN_LEARNED:
+                continue
             shares = sorted({one.keep for one in needles}, reverse=True)
             for policy in dict.fromkeys(one.policy for one in needles):
-                by_share = {one.keep: one.mean for one in needles if one.policy == policy}
-                cells = [
-                    f"{100 * by_share[keep].mean:.0f} ({100 * by_share[keep].low:.0f} .. "
-                    f"{100 * by_share[keep].high:.0f})"
-                    if keep in by_share
-                    else ""
-                    for keep in shares
-                ]
-                rows.append([run.name, what.removeprefix(f"{NEEDLES}_"), policy, *cells])
+                found = {one.keep: one.mean.mean for one in needles if one.policy == policy}
+                cells = [f"{100 * found[keep]:.0f}" if keep in found else "" for keep in shares]
+                of_query = [run.name, what.removeprefix(f"{NEEDLES}_"), f"{100 * dense.mean.mean:.0f}"]
+                rows.append([*of_query, policy, *cells])
     if not rows:
-        return "No model is fine-tuned yet."
-    return rows_of_table(["run", "query", "per cent right", *(f"keep {keep:g}" for keep in shares)], rows)
+        return "No run has learned a query yet."
+    head = ["run", "query", "per cent right with all tokens", "policy"]
+    return rows_of_table([*head, *(f"keep {keep:g}" for keep in shares)], rows)
 
 
 def _table_of_tuning(scale: Scale, results: Results) -> str:
