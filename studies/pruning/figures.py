@@ -1,12 +1,10 @@
-"""Figures of the available results: Simba's Figures 2, 3 and 5 with the study's numbers, and needles."""
+"""Figures of the available results: Simba's Figure 3 with the study's numbers, and items among noise."""
 
 from collections.abc import Iterator
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from birdie_jax.pruning_cost.cells import DENSE
 from studies.figure_style import series_colour
 from studies.pruning.conditions import Results, needles_of, pruned_results, smaller_result
 from studies.pruning.config import NEEDLES
@@ -20,7 +18,7 @@ def figures_of(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
     """Yield the names and figures that the results of a scale allow; none with `identifiers`."""
     if scale.identifiers is not None or all(run.is_smaller for run in results):
         return
-    for name, draw in (("flops", _flops), ("needles", _needles), ("layers", _layers)):
+    for name, draw in (("flops", _flops), ("needles", _needles)):
         figure = Figure(layout="constrained")
         if draw(scale, results, figure):
             yield name, figure
@@ -103,30 +101,4 @@ def _needles(scale: Scale, results: Results, figure: Figure) -> bool:
     figure.legend(
         *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="x-small"
     )
-    return True
-
-
-def _layers(scale: Scale, results: Results, figure: Figure) -> bool:
-    """Draw Figures 5 and 2: influence by part of the prompt and layer, and cosines of adjacent tokens."""
-    del scale
-    found = [(run, result["flow"]) for run, result, _ in pruned_results(results)]
-    figure.set_size_inches(_PANEL[0] * 3, _PANEL[1] * len(found))
-    panels = figure.subplots(len(found), 3, squeeze=False)
-    for row, (run, flow) in zip(panels, found, strict=True):
-        for axes, name in zip(row[:2], (DENSE, "pruned"), strict=True):
-            # Null (no token left) becomes a gap.
-            curves = np.array(flow[name]["flow"], np.float64)
-            for layer, curve in enumerate(curves):
-                shade = 0.85 - 0.75 * layer / max(1, len(curves) - 1)
-                axes.plot(range(1, curves.shape[1] + 1), curve, color=str(shade), marker=".")
-            axes.set_title(f"{run.name}, {name}; darker = higher layer", fontsize="small")
-            axes.set_xlabel("part of the prompt")
-        row[0].set_ylabel("influence of a token")
-        for name, style in ((DENSE, "-"), ("pruned", "--")):
-            for part, colour in (("redundancy", series_colour(0)), ("mixer_redundancy", series_colour(1))):
-                what = "block" if part == "redundancy" else "mixer"
-                row[2].plot(flow[name][part], style, color=colour, marker=".", label=f"{what}, {name}")
-        row[2].set_title(f"{run.name}, cosine of adjacent tokens", fontsize="small")
-        row[2].set_xlabel("layer")
-        row[2].legend(fontsize="x-small")
     return True

@@ -1,19 +1,16 @@
-"""Measurements of a pruned model: losses on held-out text, flow through layers, items among noise."""
+"""Measurements of a pruned model: losses on held-out text, and items among noise."""
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from etils import epath
 
 from birdie_jax.generation import choose_arm
 from birdie_jax.objectives import Arm
 from birdie_jax.pruning import PruningSettings, parse_pruning
 from birdie_jax.pruning_cost.cells import DENSE, FORMAT_VERSION, Cell, CellFolder, StudySettings
-from birdie_jax.pruning_cost.pruned_prompts import LayerFlow, measure_flow
 from birdie_jax.pruning_cost.study import (
     Condition,
     HeldOutWindows,
@@ -28,7 +25,7 @@ from birdie_jax.tasks import TASK_KEY, TaskModel, TokenTask, make_task
 from birdie_jax.trained_model import TrainedModel
 from studies.pruning.config import needle_settings
 from studies.pruning.identifiers import draw_windows, identifier_windows
-from studies.pruning.plans import INFLUENCE, MAIN, Scale, Variant
+from studies.pruning.plans import Scale, Variant
 
 _WINDOW_SEED = 0
 # The validation questions during fine-tuning have another seed.
@@ -140,38 +137,6 @@ def _plain(variant: str, cell: Cell) -> dict[str, Any]:
         "paper_flops": cell.paper_flops,
         "executed_flops": cell.executed_flops,
     }
-
-
-def flow_through_layers(
-    scale: Scale, trained: TrainedModel, windows: HeldOutWindows, file: Path
-) -> dict[str, Any]:
-    """Return information flow and redundancy by layer, dense and at the smallest share, as plain JSON.
-
-    They are measured on the first `scale.traced` windows, and read from `file` if it exists.
-    """
-    if not file.exists():
-        main = next(variant for variant in scale.variants if variant.name == MAIN)
-        pruned = parse_pruning(min(scale.shares), (f"policy={INFLUENCE}", *main.settings))
-        dense = parse_pruning(1.0, (f"policy={INFLUENCE}", *main.settings))
-        contexts = windows.contexts(scale.main_context)[: scale.traced]
-        objective = choose_arm(trained.arms, None).objective
-        found = {
-            name: _flow_json(measure_flow(trained.model, trained.params, objective, contexts, settings))
-            for name, settings in (("dense", dense), ("pruned", pruned))
-        }
-        write_json(file, {"keep": pruned.keep, **found})
-    return json.loads(file.read_text())
-
-
-def _flow_json(flow: LayerFlow) -> dict[str, Any]:
-    """Return the flow as plain JSON; null if no token is left."""
-    return {name: _finite(values) for name, values in asdict(flow).items()}
-
-
-def _finite(values: np.ndarray) -> list[Any]:
-    if values.ndim > 1:
-        return [_finite(row) for row in values]
-    return [float(value) if np.isfinite(value) else None for value in values]
 
 
 def measure_needles(

@@ -151,7 +151,6 @@ class Scale:
         queries: the positions of an item's query; there is a fine-tuning for each.
         needle_tuning: the fine-tuning for one position.
         text_tuning: the fine-tuning on text, with and without a second loss; None = no fine-tuning on text.
-        traced: the number of windows for measuring information flow.
         identifiers: the tokens that windows score; None = the tokens after any place of the text.
     """
 
@@ -179,7 +178,6 @@ class Scale:
     queries: tuple[str, ...]
     needle_tuning: Tuning
     text_tuning: Tuning | None
-    traced: int
     identifiers: Identifiers | None = None
 
     @property
@@ -230,7 +228,6 @@ _SMALL = Scale(
     queries=("none", "first", "last"),
     needle_tuning=Tuning(steps=900, rows=2, length=512, learning_rate=2e-3),
     text_tuning=Tuning(steps=400, rows=2, length=512, learning_rate=5e-4, max_pruned=0.9),
-    traced=32,
 )
 
 # Far tokens matter here: the scored identifiers were last seen 128 tokens back or more, and the query after
@@ -289,7 +286,6 @@ _SMOKE = Scale(
     queries=("last",),
     needle_tuning=Tuning(steps=2, rows=2, length=32, learning_rate=2e-3),
     text_tuning=Tuning(steps=2, rows=2, length=32, learning_rate=5e-4, max_pruned=0.9),
-    traced=2,
 )
 
 _SMOKE_STAKE = replace(

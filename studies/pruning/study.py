@@ -11,7 +11,7 @@ from birdie_jax.text.sources import STANDARD_LIBRARY
 from birdie_jax.trained_model import model_of_workdir
 from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED, tunings
 from studies.pruning.figures import figures_of
-from studies.pruning.measuring import flow_through_layers, held_out_windows, measure_needles, measure_text
+from studies.pruning.measuring import held_out_windows, measure_needles, measure_text
 from studies.pruning.plans import SCALES, Run, Scale, Variant, runs_of
 from studies.pruning.tables import all_tables
 from studies.pruning.text import Corpus, corpus_command, prepare_corpus
@@ -121,10 +121,7 @@ class Pruning(Study[Scale, Run]):
         windows = held_out_windows(self.scale, self.pretrained(run), trained)
         cells = self.folder(run) / "cells"
         losses = measure_text(self.scale, trained, windows, self.variants_of(run), cells, write)
-        if run.is_smaller or self.scale.identifiers is not None:
-            return {"losses": losses}
-        flow = flow_through_layers(self.scale, trained, windows, self.folder(run) / "flow.json")
-        return {"losses": losses, "flow": flow}
+        return {"losses": losses}
 
     def _fine_tune(self, run: Run, what: str, clock: Clock, log: Path) -> dict[str, Any]:
         """Fine-tune unless that is done, and measure on text or on items among noise."""

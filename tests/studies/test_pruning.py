@@ -91,7 +91,6 @@ def test_result_and_page_have_every_measurement(finished, tmp_path):
         (*policy, keep) for policy, keep in itertools.product(policies, scale.shares)
     }
     assert {len(one["losses"]) for one in result["losses"]["cells"]} == {scale.windows}
-    assert [len(result["flow"][name]["redundancy"]) for name in ("dense", "pruned")] == [scale.layers] * 2
     assert set(result["fine_tuned"]) == set(tunings(scale))
     hashes = {result["fine_tuned"][what]["losses"]["windows_sha256"] for what in (TEXT, TEXT_PRUNED)}
     assert hashes == {result["losses"]["windows_sha256"]}
@@ -106,11 +105,11 @@ def test_result_and_page_have_every_measurement(finished, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- begin pruning.smoke -->\n<!-- end pruning.smoke -->\n")
     study.write_page(page)
-    names = ("flops", "needles", "layers")
+    names = ("flops", "needles")
     assert {path.name for path in tmp_path.glob("*.png")} == {f"page_smoke_{name}.png" for name in names}
     planned, text = list(study.runs()), page.read_text()
     assert "**gated_ssm, seed 0**, text: influence < uniform < random" in text
-    assert "| gated_ssm.0 | smaller, dense |" in text
+    assert "| gated_ssm.0 | smaller, all tokens |" in text
     assert [run.model for run in planned[::2]] == list(MODELS)
     assert f"Not run: {len(planned) - len(results)} of {len(planned)}" in text
 
@@ -369,7 +368,7 @@ def test_a_run_of_identifiers_has_every_measurement(tmp_path):
     study = Pruning(scale, tmp_path / "results", tmp_path / "workdirs", str(text), run_verb=run_verb)
     study.finish(Run("smoke_stake", "gated_ssm", 0))
     ((run, result),) = study.read_results().items()
-    assert set(result["fine_tuned"]) == {"needles_last"} and "flow" not in result
+    assert set(result["fine_tuned"]) == {"needles_last"}
     contexts = [one["context"] for one in result["losses"]["cells"] if one["policy"] == "dense"]
     assert contexts == list(scale.contexts)
     assert {len(one["losses"]) for one in result["losses"]["cells"]} == {scale.windows}
