@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from studies.figure_style import series_colour, series_marker
-from studies.retrieval.arms import Results
+from studies.retrieval.conditions import Results
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import PHONEBOOK
 from studies.retrieval.plans import PROCEDURES, Run
@@ -34,7 +34,7 @@ def arm_name(run: Run) -> str:
 
 
 def answers_by_arm(results: Results) -> dict[str, dict[int, Answers]]:
-    """Return the answers of every arm and seed."""
+    """Return the answers of every condition and seed."""
     found: dict[str, dict[int, Answers]] = {}
     for run, result in sorted(results.items(), key=lambda one: (arm_name(one[0]), one[0].seed)):
         found.setdefault(arm_name(run), {})[run.seed] = {
@@ -55,7 +55,7 @@ def deciding_score(answers: Answers, place: str) -> float:
 def differences(
     found: Mapping[str, Mapping[int, Answers]], first: str, second: str, place: str
 ) -> list[float]:
-    """Return the points that the first arm is above the second, by the seeds of both."""
+    """Return the points that the first condition is above the second, by the seeds of both."""
     seeds = sorted(set(found.get(first, ())) & set(found.get(second, ())))
     return [
         deciding_score(found[first][seed], place) - deciding_score(found[second][seed], place)
@@ -86,12 +86,12 @@ def _table_of_answers(found: Mapping[str, Mapping[int, Answers]]) -> str:
     places = _places(found)
     cells = list(next(iter(next(iter(found.values())).values()))[places[0]])
     rows = [
-        [arm, str(seed), *(f"{answers[place][cell]:.0f}" for place in places for cell in cells)]
-        for arm, by_seed in found.items()
+        [condition, str(seed), *(f"{answers[place][cell]:.0f}" for place in places for cell in cells)]
+        for condition, by_seed in found.items()
         for seed, answers in by_seed.items()
     ]
     head = [f"question {place}, {cell.replace('_', ' ')}" for place in places for cell in cells]
-    return rows_of_table(["arm", "seed", *head], rows)
+    return rows_of_table(["condition", "seed", *head], rows)
 
 
 def _table_of_differences(found: Mapping[str, Mapping[int, Answers]]) -> str:
@@ -111,25 +111,25 @@ def _table_of_differences(found: Mapping[str, Mapping[int, Answers]]) -> str:
             ]
         )
     if not rows:
-        return "No two arms have a seed in common yet."
-    head = ["arms", "seeds", *(f"question {place}" for place in places)]
+        return "No two conditions have a seed in common yet."
+    head = ["conditions", "seeds", *(f"question {place}" for place in places)]
     return rows_of_table([*head, "interaction: after less before"], rows)
 
 
 def direction_figures(results: Results) -> Iterator[tuple[str, Figure]]:
-    """Give the figure: by the place of the question, a line per arm through the means, a dot per run."""
+    """Give the figure: by the place of the question, a line per condition, a dot per run."""
     if not results:
         return
     found = answers_by_arm(results)
     places = _places(found)
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    for number, (arm, by_seed) in enumerate(found.items()):
+    for number, (condition, by_seed) in enumerate(found.items()):
         scores = np.array(
             [[deciding_score(answers, place) for place in places] for answers in by_seed.values()]
         )
         style = {"color": series_colour(number), "marker": series_marker(number)}
-        axes.plot(places, scores.mean(axis=0), label=arm, **style)
+        axes.plot(places, scores.mean(axis=0), label=condition, **style)
         for of_run in scores:
             axes.plot(places, of_run, linestyle="none", alpha=0.4, **style)
     axes.set_xlabel("place of the question")

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from studies.comparison import Scored, mean_with_interval
 from studies.figure_style import label_ends, series_area, series_colour, series_marker
-from studies.retrieval.arms import (
-    Arm,
+from studies.retrieval.conditions import (
+    Condition,
     Measure,
     Results,
-    arms_of,
+    conditions_of,
     grouped_scores,
     scores_of,
     tasks_at,
@@ -38,19 +38,19 @@ def figures_of(results: Results) -> Iterator[tuple[str, Figure]]:
             yield name, figure
 
 
-def _styles(results: Results) -> dict[Arm, dict[str, str]]:
-    """Return the line style of each arm: the procedure sets the colour, the model the dashes."""
-    arms = list(arms_of(results))
-    models = list(dict.fromkeys(arm.model for arm in arms))
+def _styles(results: Results) -> dict[Condition, dict[str, str]]:
+    """Return the line style of each condition: the procedure sets the colour, the model the dashes."""
+    conditions = list(conditions_of(results))
+    models = list(dict.fromkeys(condition.model for condition in conditions))
     dashes = dict(zip(models, itertools.cycle(("-", "--", "-."))))
     procedures = list(PROCEDURES)
     return {
-        arm: {
-            "color": series_colour(procedures.index(arm.procedure)),
-            "marker": series_marker(procedures.index(arm.procedure)),
-            "linestyle": dashes[arm.model],
+        condition: {
+            "color": series_colour(procedures.index(condition.procedure)),
+            "marker": series_marker(procedures.index(condition.procedure)),
+            "linestyle": dashes[condition.model],
         }
-        for arm in arms
+        for condition in conditions
     }
 
 
@@ -61,14 +61,16 @@ def _legend(figure: Figure, axes: Axes) -> None:
     )
 
 
-def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, style: dict[str, str]) -> tuple[str, float, str]:
+def _line(
+    axes: Axes, scores: dict[int, Scored], condition: Condition, style: dict[str, str]
+) -> tuple[str, float, str]:
     """Draw means and intervals by the keys of `scores`; return the label of the line's end."""
     found = {value: mean_with_interval(scored) for value, scored in scores.items()}
     means = [one.mean for one in found.values()]
-    axes.plot(list(found), means, label=arm.title, **style)
+    axes.plot(list(found), means, label=condition.title, **style)
     low, high = [one.low for one in found.values()], [one.high for one in found.values()]
     axes.fill_between(list(found), low, high, color=style["color"], alpha=0.12)
-    return arm.title, means[-1], style["color"]
+    return condition.title, means[-1], style["color"]
 
 
 def _phonebook(results: Results, figure: Figure) -> bool:
@@ -78,15 +80,17 @@ def _phonebook(results: Results, figure: Figure) -> bool:
     entries = {name: int(name.removeprefix("entries_")) for name in first if name.startswith("entries_")}
     numbers = {name: int(name.removeprefix("numbers_")) for name in first if name.startswith("numbers_")}
     labels = []
-    for arm, style in _styles(results).items():
-        seeds = arms_of(results)[arm]
+    for condition, style in _styles(results).items():
+        seeds = conditions_of(results)[condition]
         label = ("", float("nan"), "")
         for axes, cells in ((left, entries), (right, numbers)):
             scores = {
-                count: scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "number_accuracy"))
+                count: scores_of(
+                    results, condition, seeds, Measure("", PHONEBOOK, (name,), "number_accuracy")
+                )
                 for name, count in cells.items()
             }
-            label = _line(axes, scores, arm, style)
+            label = _line(axes, scores, condition, style)
         labels.append(label)
     guessed = [1 / count for count in entries.values()]
     left.plot(list(entries.values()), guessed, color="black", linestyle=":", label="copying any entry")
@@ -108,9 +112,9 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
     cells = [name for name in first["commonest_digits"] if name.startswith("entries_")]
     panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
     for axes, cell in zip(panels, cells, strict=True):
-        for arm, style in _styles(results).items():
+        for condition, style in _styles(results).items():
             for run, result in results.items():
-                if (run.model, run.procedure) != arm:
+                if (run.model, run.procedure) != condition:
                     continue
                 found = result["fine_tuned"][PHONEBOOK]
                 rate = found["chosen"]["learning_rate"]
@@ -122,8 +126,8 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
         axes.set_xlabel("steps")
         axes.set_ylim(0, 1)
     panels[0].set_ylabel("share of answers exactly right")
-    for arm, style in _styles(results).items():
-        panels[-1].plot([], [], label=arm.title, **style)
+    for condition, style in _styles(results).items():
+        panels[-1].plot([], [], label=condition.title, **style)
     _legend(figure, panels[-1])
     return True
 
@@ -133,8 +137,8 @@ def _passages(results: Results, figure: Figure) -> bool:
     axes = figure.subplots()
     measure = Measure("", EXTRACTION, (EXTRACTION,), "f1")
     labels = [
-        _line(axes, grouped_scores(results, arm, measure, "passage_tokens"), arm, style)
-        for arm, style in _styles(results).items()
+        _line(axes, grouped_scores(results, condition, measure, "passage_tokens"), condition, style)
+        for condition, style in _styles(results).items()
     ]
     axes.set_xlabel("largest number of tokens of the passage")
     axes.set_ylabel("F1")

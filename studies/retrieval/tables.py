@@ -9,11 +9,11 @@ from typing import Any
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.objectives.mixtures import make_mixture
 from studies.comparison import Scored, gather, mean_with_interval, paired_difference
-from studies.retrieval.arms import (
-    Arm,
+from studies.retrieval.conditions import (
+    Condition,
     Measure,
     Results,
-    arms_of,
+    conditions_of,
     grouped_scores,
     measures_of,
     result_of,
@@ -75,24 +75,24 @@ def _interval(measure: Measure, interval: Interval) -> str:
 
 
 def table_of_runs(results: Results) -> str:
-    """Return a table with a row per arm: its seeds, size, losses, hours and circumstances."""
+    """Return a table with a row per condition: its seeds, size, losses, hours and circumstances."""
     rows = []
-    for arm, seeds in arms_of(results).items():
-        of_arm = [result_of(results, arm, seed) for seed in seeds]
-        pretrainings = [result["pretraining"] for result in of_arm]
+    for condition, seeds in conditions_of(results).items():
+        of_condition = [result_of(results, condition, seed) for seed in seeds]
+        pretrainings = [result["pretraining"] for result in of_condition]
         rows.append(
             [
-                arm.title,
+                condition.title,
                 ", ".join(map(str, seeds)),
                 _different(f"{one['summary']['parameters']:,}" for one in pretrainings),
                 _different(f"{one['positions'] / 1e6:.2f}M" for one in pretrainings),
                 ", ".join(map(_mean_over_classes, pretrainings)),
-                *map(_mean_hours, zip(*map(_stage_seconds, of_arm), strict=True)),
-                *map(_different, zip(*map(cells_of_circumstances, of_arm), strict=True)),
+                *map(_mean_hours, zip(*map(_stage_seconds, of_condition), strict=True)),
+                *map(_different, zip(*map(cells_of_circumstances, of_condition), strict=True)),
             ]
         )
     head = [
-        "arm",
+        "condition",
         "seeds",
         "parameters",
         "tokens",
@@ -135,24 +135,26 @@ def _mean_over_classes(pretraining: Mapping[str, Any]) -> str:
 def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
     rows = [
         [
-            arm.title,
+            condition.title,
             str(len(seeds)),
-            *(_mean(measure, scores_of(results, arm, seeds, measure)) for measure in measures),
+            *(_mean(measure, scores_of(results, condition, seeds, measure)) for measure in measures),
         ]
-        for arm, seeds in arms_of(results).items()
+        for condition, seeds in conditions_of(results).items()
     ]
     return rows_of_table([_PER_CENT, "seeds", *(measure.title for measure in measures)], rows)
 
 
 def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
-    arms = arms_of(results)
+    conditions = conditions_of(results)
     rows = []
-    models = dict.fromkeys(arm.model for arm in arms)
+    models = dict.fromkeys(condition.model for condition in conditions)
     for model, (first, second) in itertools.product(models, COMPARISONS):
-        one, other = Arm(model, first), Arm(model, second)
-        if common := sorted(set(arms.get(one, [])) & set(arms.get(other, []))):
+        one, other = Condition(model, first), Condition(model, second)
+        if common := sorted(set(conditions.get(one, [])) & set(conditions.get(other, []))):
             differences = (
-                paired_difference(*(scores_of(results, arm, common, measure) for arm in (one, other)))
+                paired_difference(
+                    *(scores_of(results, condition, common, measure) for condition in (one, other))
+                )
                 for measure in measures
             )
             rows.append(
@@ -163,7 +165,7 @@ def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
                 ]
             )
     if not rows:
-        return "No two arms have a seed in common yet."
+        return "No two conditions have a seed in common yet."
     head = ["in points unless said otherwise; with one seed the interval is over questions", "seeds"]
     return rows_of_table([*head, *(measure.title for measure in measures)], rows)
 
@@ -172,17 +174,17 @@ def _table_of_seeds(results: Results) -> str:
     """Return exact answers by seed, because a mean over seeds hides which runs learned the task."""
     tasks = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
     rows = []
-    for arm, seeds in arms_of(results).items():
+    for condition, seeds in conditions_of(results).items():
         for seed in seeds:
-            tuned = result_of(results, arm, seed)["fine_tuned"][PHONEBOOK]
+            tuned = result_of(results, condition, seed)["fine_tuned"][PHONEBOOK]
             chosen = tuned["chosen"]
             cells = [
-                scores_of(results, arm, [seed], Measure("", PHONEBOOK, (name,), "exact_match"))
+                scores_of(results, condition, [seed], Measure("", PHONEBOOK, (name,), "exact_match"))
                 for name in tasks
             ]
             rows.append(
                 [
-                    arm.title,
+                    condition.title,
                     str(seed),
                     *(f"{percentage(mean_with_interval(scored).mean):.0f}" for scored in cells),
                     f"{chosen['learning_rate']:g}",
@@ -196,21 +198,27 @@ def _table_of_seeds(results: Results) -> str:
 
 def _table_of_groups(results: Results, measure: Measure, group: str) -> str:
     rows, head = [], []
-    for arm in arms_of(results):
-        scores = grouped_scores(results, arm, measure, group)
+    for condition in conditions_of(results):
+        scores = grouped_scores(results, condition, measure, group)
         head = [f"{group.replace('_', ' ')} {value}" for value in scores]
-        rows.append([arm.title, *(_mean(measure, scored) for scored in scores.values())])
-    return rows_of_table(["arm", *head], rows)
+        rows.append([condition.title, *(_mean(measure, scored) for scored in scores.values())])
+    return rows_of_table(["condition", *head], rows)
 
 
 def _table_of_squad(squad: Results) -> str:
-    """Return the scores on SQuAD's questions by arm."""
+    """Return the scores on SQuAD's questions by condition."""
     rows = []
-    for arm, seeds in arms_of(squad).items():
+    for condition, seeds in conditions_of(squad).items():
         scored = gather(
-            [scores for run, scores in squad.items() if Arm(run.model, run.procedure) == arm], "f1"
+            [scores for run, scores in squad.items() if Condition(run.model, run.procedure) == condition],
+            "f1",
         )
         rows.append(
-            [arm.title, str(len(seeds)), f"{scored.scores.shape[1]:,}", percent(mean_with_interval(scored))]
+            [
+                condition.title,
+                str(len(seeds)),
+                f"{scored.scores.shape[1]:,}",
+                percent(mean_with_interval(scored)),
+            ]
         )
-    return rows_of_table(["arm", "seeds", "questions", "F1, per cent"], rows)
+    return rows_of_table(["condition", "seeds", "questions", "F1, per cent"], rows)

@@ -15,7 +15,7 @@ from birdie_jax.config import parse_config
 from birdie_jax.models.layer_stacks import make_mixer
 from studies.class_objective import class_of_arm, mean_of_classes
 from studies.figure_style import series_colour, series_marker
-from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
+from studies.retrieval.conditions import Condition, Results, conditions_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
 from studies.retrieval.plans import DEFAULT_MODEL, LANGUAGE, PROCEDURES, Run, Scale
@@ -129,27 +129,36 @@ def _steps(steps: float | None, cap: int) -> str:
     return f"> {cap}" if steps is None else f"{steps:g}"
 
 
-def _titles_of(runs: Iterable[Run]) -> dict[Arm, str]:
-    """Return the arms' titles in tables: only the procedure if all arms have the same model."""
-    arms = arms_of({run: {} for run in runs})
-    one_model = len({arm.model for arm in arms}) == 1
-    return {arm: PROCEDURES[arm.procedure].title if one_model else arm.title for arm in arms}
+def _titles_of(runs: Iterable[Run]) -> dict[Condition, str]:
+    """Return the conditions' titles in tables: only the procedure if all conditions have the same model."""
+    conditions = conditions_of({run: {} for run in runs})
+    one_model = len({condition.model for condition in conditions}) == 1
+    return {
+        condition: PROCEDURES[condition.procedure].title if one_model else condition.title
+        for condition in conditions
+    }
 
 
-def _compared(runs: Iterable[Run]) -> Iterator[tuple[Arm, Arm]]:
-    """Return pairs of arms to compare: procedures of the same model, and models with the default model."""
-    arms = arms_of({run: {} for run in runs})
-    models = dict.fromkeys(arm.model for arm in arms)
-    pairs = [(Arm(model, one), Arm(model, other)) for model in models for one, other in _COMPARISONS]
-    pairs += [(Arm(DEFAULT_MODEL, arm.procedure), arm) for arm in arms if arm.model != DEFAULT_MODEL]
-    return ((one, other) for one, other in pairs if one in arms and other in arms)
+def _compared(runs: Iterable[Run]) -> Iterator[tuple[Condition, Condition]]:
+    """Return pairs to compare: procedures of the same model, and models with the default model."""
+    conditions = conditions_of({run: {} for run in runs})
+    models = dict.fromkeys(condition.model for condition in conditions)
+    pairs = [
+        (Condition(model, one), Condition(model, other)) for model in models for one, other in _COMPARISONS
+    ]
+    pairs += [
+        (Condition(DEFAULT_MODEL, condition.procedure), condition)
+        for condition in conditions
+        if condition.model != DEFAULT_MODEL
+    ]
+    return ((one, other) for one, other in pairs if one in conditions and other in conditions)
 
 
-def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Arm, Run, Outcome]]:
-    for arm, seeds in arms_of({run: {} for run in found}).items():
+def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Condition, Run, Outcome]]:
+    for condition, seeds in conditions_of({run: {} for run in found}).items():
         for seed in seeds:
-            (run,) = (run for run in found if (run.model, run.procedure, run.seed) == (*arm, seed))
-            yield arm, run, found[run]
+            (run,) = (run for run in found if (run.model, run.procedure, run.seed) == (*condition, seed))
+            yield condition, run, found[run]
 
 
 def _have_objectives(found: Mapping[Run, Outcome]) -> bool:
@@ -159,10 +168,10 @@ def _have_objectives(found: Mapping[Run, Outcome]) -> bool:
 def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
     rows, titles = [], _titles_of(found)
     cells = list(next(iter(found.values())).exact)
-    for arm, run, one in _in_order(found):
+    for condition, run, one in _in_order(found):
         rows.append(
             [
-                titles[arm],
+                titles[condition],
                 str(run.seed),
                 f"{numbers_of_state(run):,}",
                 ", ".join(_steps(steps, one.cap) for steps in one.times),
@@ -174,17 +183,19 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
                 *([f"{one.objective:.3f}"] if _have_objectives(found) else []),
             ]
         )
-    head = ["arm", "seed", "numbers carried", "steps to half right on two entries", "median"]
+    head = ["condition", "seed", "numbers carried", "steps to half right on two entries", "median"]
     head += [f"{cell.replace('_', ' ')}, % exact" for cell in cells]
     head += ["passages, F1", "tokens copied, %", "bits a byte"]
     return rows_of_table(head + ["J"] * _have_objectives(found), rows)
 
 
-def _pairs(found: Mapping[Run, Outcome], first: Arm, second: Arm) -> tuple[list[Outcome], list[Outcome]]:
-    """Return the outcomes of two arms with their common seeds."""
+def _pairs(
+    found: Mapping[Run, Outcome], first: Condition, second: Condition
+) -> tuple[list[Outcome], list[Outcome]]:
+    """Return the outcomes of two conditions with their common seeds."""
     by_seed = {
-        arm: {run.seed: one for run, one in found.items() if (run.model, run.procedure) == arm}
-        for arm in (first, second)
+        condition: {run.seed: one for run, one in found.items() if (run.model, run.procedure) == condition}
+        for condition in (first, second)
     }
     common = sorted(set(by_seed[first]) & set(by_seed[second]))
     return [by_seed[first][seed] for seed in common], [by_seed[second][seed] for seed in common]
@@ -207,14 +218,17 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
             [
                 f"{titles[second]} against {titles[first]}",
                 str(count),
-                *(_steps(median_time([one.median for one in arm]), arm[0].cap) for arm in (after, before)),
+                *(
+                    _steps(median_time([one.median for one in condition]), condition[0].cap)
+                    for condition in (after, before)
+                ),
                 f"{reached[1]}, {reached[0]}",
                 f"{log_rank(times[1], times[0]):.3f}",
                 f"{paired_log_rank(times[1], times[0]):.3f}",
                 f"{learned_or_not((reached[1], count), (reached[0], count)):.3f}",
             ]
         )
-    head = ["arms", "seeds", "median steps of the first", "of the second", "runs that got there"]
+    head = ["conditions", "seeds", "median steps of the first", "of the second", "runs that got there"]
     return rows_of_table([*head, "log-rank, p", "paired, p", "got there or not, p"], rows)
 
 
@@ -241,8 +255,10 @@ def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
         ]
         rows.append([f"{titles[second]} less {titles[first]}", str(len(pairs)), *cells])
     if not rows:
-        return "No two arms have two seeds in common yet."
-    return rows_of_table(["arms; differences in points where no unit is given", "seeds", *measures], rows)
+        return "No two conditions have two seeds in common yet."
+    return rows_of_table(
+        ["conditions; differences in points where no unit is given", "seeds", *measures], rows
+    )
 
 
 def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
@@ -272,11 +288,11 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
 
 
 def _styled(scale: Scale, results: Results) -> Iterator[tuple[Run, Outcome, dict[str, Any]]]:
-    """Yield each run with its outcome and the style of its dot; the first dot of an arm has its title."""
-    arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
+    """Yield each run with its outcome and its style; the first dot of a condition has its title."""
+    conditions, titles, titled = list(conditions_of(results)), _titles_of(results), set()
     for run, result in results.items():
-        arm = Arm(run.model, run.procedure)
-        number, title = arms.index(arm), titles[arm]
+        condition = Condition(run.model, run.procedure)
+        number, title = conditions.index(condition), titles[condition]
         style = {"marker": series_marker(number), "color": series_colour(number), "linestyle": "none"}
         label = "" if title in titled else title
         yield run, outcome_of(result, scale.phonebook_tuning.steps), {**style, "label": label}

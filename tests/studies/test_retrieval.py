@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from studies.results import read_result
-from studies.retrieval.arms import arms_of
+from studies.retrieval.conditions import conditions_of
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
 from studies.verbs import StudyError
@@ -133,7 +133,7 @@ def test_the_page_has_tables_figures_and_missing_runs(finished, tmp_path):
         f"page_smoke_{name}.png" for name in ("phonebook", "learning_curves", "passages", "mixture")
     }
     planned = list(study.runs())
-    assert next(iter(arms_of(results))).title in text
+    assert next(iter(conditions_of(results))).title in text
     exact = results[run]["fine_tuned"]["phonebook"]["test"]["entries_2"]["scores"]["exact_match"]
     by_seed = text.partition("Phone book by seed")[2].partition("###")[0]
     assert f"| {run.seed} | {100 * sum(exact) / len(exact):.0f} |" in by_seed

@@ -1,4 +1,4 @@
-"""Results by arm. An arm is a model under a procedure, over its finished seeds."""
+"""Results by condition. A condition is a model under a procedure, over its finished seeds."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Results = Mapping[Run, Mapping[str, Any]]
 _PRETRAINED = "pretrained"
 
 
-class Arm(NamedTuple):
+class Condition(NamedTuple):
     """A model under a procedure.
 
     Attributes:
@@ -34,7 +34,7 @@ class Arm(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """A metric that compares arms.
+    """A metric that compares conditions.
 
     Attributes:
         title: the name in tables.
@@ -49,14 +49,15 @@ class Measure(NamedTuple):
     metric: str
 
 
-def arms_of(results: Results) -> dict[Arm, list[int]]:
-    """Return the seeds of each arm that has results, in the order of the procedures."""
-    seeds: dict[Arm, list[int]] = defaultdict(list)
+def conditions_of(results: Results) -> dict[Condition, list[int]]:
+    """Return the seeds of each condition that has results, in the order of the procedures."""
+    seeds: dict[Condition, list[int]] = defaultdict(list)
     for run in results:
-        seeds[Arm(run.model, run.procedure)].append(run.seed)
+        seeds[Condition(run.model, run.procedure)].append(run.seed)
     order = list(PROCEDURES)
     return {
-        arm: sorted(seeds[arm]) for arm in sorted(seeds, key=lambda a: (a.model, order.index(a.procedure)))
+        condition: sorted(seeds[condition])
+        for condition in sorted(seeds, key=lambda a: (a.model, order.index(a.procedure)))
     }
 
 
@@ -66,7 +67,7 @@ def tasks_at(result: Mapping[str, Any], place: str) -> Mapping[str, Any]:
 
 
 def measures_of(result: Mapping[str, Any]) -> list[Measure]:
-    """Return the metrics that compare a scale's arms. Any result of the scale determines them."""
+    """Return the metrics that compare a scale's conditions, from any result of the scale."""
     pretrained, books = tasks_at(result, _PRETRAINED), tasks_at(result, PHONEBOOK)
     cells = tuple(name for name in books if name.startswith("entries_"))
     several = tuple(name for name in books if name.startswith("numbers_"))
@@ -83,11 +84,11 @@ def measures_of(result: Mapping[str, Any]) -> list[Measure]:
     ]
 
 
-def scores_of(results: Results, arm: Arm, seeds: Sequence[int], measure: Measure) -> Scored:
-    """Return an arm's scores by a measure, with the questions of all its tasks in one row per seed."""
+def scores_of(results: Results, condition: Condition, seeds: Sequence[int], measure: Measure) -> Scored:
+    """Return a condition's scores by a measure, with the questions of all its tasks in one row per seed."""
     found = []
     for task in measure.tasks:
-        of_seeds = [tasks_at(result_of(results, arm, seed), measure.place)[task] for seed in seeds]
+        of_seeds = [tasks_at(result_of(results, condition, seed), measure.place)[task] for seed in seeds]
         scored = gather(of_seeds, measure.metric)
         found.append(Scored(scored.scores, scored.weights / scored.weights.sum()))
     return Scored(
@@ -96,17 +97,21 @@ def scores_of(results: Results, arm: Arm, seeds: Sequence[int], measure: Measure
     )
 
 
-def result_of(results: Results, arm: Arm, seed: int) -> Mapping[str, Any]:
-    """Return the result of an arm with a seed."""
+def result_of(results: Results, condition: Condition, seed: int) -> Mapping[str, Any]:
+    """Return the result of a condition with a seed."""
     return next(
-        result for run, result in results.items() if (run.model, run.procedure, run.seed) == (*arm, seed)
+        result
+        for run, result in results.items()
+        if (run.model, run.procedure, run.seed) == (*condition, seed)
     )
 
 
-def grouped_scores(results: Results, arm: Arm, measure: Measure, group: str) -> dict[int, Scored]:
-    """Return an arm's scores over all seeds by the value of a group; the measure has one task."""
-    seeds = arms_of(results)[arm]
+def grouped_scores(
+    results: Results, condition: Condition, measure: Measure, group: str
+) -> dict[int, Scored]:
+    """Return a condition's scores over all seeds by the value of a group; the measure has one task."""
+    seeds = conditions_of(results)[condition]
     (task,) = measure.tasks
-    one = tasks_at(result_of(results, arm, seeds[0]), measure.place)[task]
-    measured = [tasks_at(result_of(results, arm, seed), measure.place)[task] for seed in seeds]
+    one = tasks_at(result_of(results, condition, seeds[0]), measure.place)[task]
+    measured = [tasks_at(result_of(results, condition, seed), measure.place)[task] for seed in seeds]
     return by_group(gather(measured, measure.metric), one["groups"][group])
