@@ -92,7 +92,7 @@ class DataConfig:
         cache_dir: folder for prepared sources; empty = ~/.cache/birdie_jax/data.
         mirror_gib: GiB of this machine's cache folder for copies of a bucket's shards. Text that does not
             fit is read from the bucket record by record; gs:// supports this, s3:// does not.
-        tokenizer: a SentencePiece .model; empty = train one on a sample of the source.
+        tokenizer: a SentencePiece .model or tokenizer.json; empty = train one on a sample of the source.
         vocab_size: pieces of a new tokenizer.
         text_field: the field of .jsonl, .parquet and .json records with the text; a.b = the field b of a.
         record_tokens: the maximum number of tokens in a record; longer documents are split.
@@ -604,7 +604,7 @@ class FinetuneConfig:
     """Fine-tuning on the examples of tasks, one stage after another.
 
     Attributes:
-        stages: name -> {task, its settings, length, rows, epochs, steps, skip_long}, as
+        stages: name -> {task, its settings, length, rows, epochs, steps, skip_long, pack}, as
             birdie_jax/finetuning/stages.py documents them; they run in the sorted order of their names.
             Empty = pre-training.
         pruning: the second loss, from a pass that drops tokens from layer to layer.

@@ -117,8 +117,8 @@ _KEEP = flags.DEFINE_float(
 _PRUNING = flags.DEFINE_multi_string(
     "pruning",
     [],
-    "Setting of pruning, NAME=VALUE: policy, schedule, norm, readout, directions, keep_first, seed; may be "
-    "given several times (docs/prune.md).",
+    "Setting of pruning, NAME=VALUE: policy, schedule, shares, norm, readout, directions, keep_first, "
+    "seed; may be given several times (docs/prune.md).",
 )
 _LENGTH_LIMIT = flags.DEFINE_integer(
     "length_limit",

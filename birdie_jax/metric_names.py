@@ -40,8 +40,3 @@ def corpus_metric(corpus: str, quantity: str) -> str:
 def stage_metric(stage: str, quantity: str) -> str:
     """Return the name of the scalar `quantity` of the stage of fine-tuning named `stage`."""
     return f"stage/{stage}/{quantity}"
-
-
-def is_arm_metric(name: str, quantity: str) -> bool:
-    """Return whether `name` is the scalar `quantity` of some arm."""
-    return name.startswith(ARM_PREFIX) and name.endswith(f"/{quantity}")

@@ -37,7 +37,9 @@ _OUTPUT = define_path(
     required=True,
 )
 _TOKENIZER = flags.DEFINE_string(
-    "tokenizer", "", "SentencePiece .model (also by URL) to use unchanged; empty: train one."
+    "tokenizer",
+    "",
+    "SentencePiece .model or tokenizer.json (also by URL) to use unchanged; empty: train one.",
 )
 _TOKENIZER_TYPE = flags.DEFINE_enum(
     "tokenizer_type", "unigram", ["unigram", "bpe"], "Kind of tokenizer to train."
