@@ -215,6 +215,16 @@ _WORTH = replace(
     language_positions=890_628,
 )
 
+# Whether the result of `worth` depends on its batch: rows of 320 positions instead of 128.
+_WIDE_SEEDS = (40, 41, 42)
+_WORTH_WIDE = replace(
+    _WORTH,
+    name="worth_wide",
+    phonebook_tuning=replace(_WORTH.phonebook_tuning, length=320),
+    seeds=_WIDE_SEEDS,
+    order=((("causal_lm_causal", "mixture_fixed_causal"), _WIDE_SEEDS),),
+)
+
 # Compares memories: models with matrix states and as many parameters as the Gated SSM+ of `worth`. Two
 # models have the usual sizes of the field. Two have as many numbers of state as the Gated SSM+: 256 a
 # layer, 1,024 in all.
@@ -293,6 +303,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             _SMOKE,
             _SMALL,
             _WORTH,
+            _WORTH_WIDE,
             _MEMORY,
             _DIRECTION,
             # Checks steps and rates with a seed that no result uses.
