@@ -35,7 +35,6 @@ RECORDED: tuple[tuple[type[Study[Any, Any]], str, str], ...] = (
     (BanditSteering, "small", "bandit_steering"),
     (MixtureGrid, "small", "mixture_grid"),
     (Steering, "small", "steering"),
-    (Encoders, "small", "encoder_study"),
     (Encoders, "small_tuned", "encoder_study"),
     *((Retrieval, scale, "retrieval") for scale in ("small", "worth", "memory", "verdict")),
     (Recall, "small", "recall"),

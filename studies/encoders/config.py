@@ -1,12 +1,12 @@
 r"""The configuration of each command of the study; commands load this file by its path.
 
     python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
-        --config=studies/encoders/config.py:small,bigs,0
+        --config=studies/encoders/config.py:small_tuned,bigs,0
 
 A variant is a scale, a model and a seed. For fine-tuning, add a task and a learning rate, as in
-`small,bigs,0,follows,0.001`. A pilot training, such as `small_tuned,bigs,pilot,0.002,0.057,0.02`, names the
-learning rate and the initial deviations of blocks and of tables. Other trainings receive the pilot's
-choices as flags.
+`small_tuned,bigs,0,follows,0.001`. A pilot training, such as
+`small_tuned,bigs,pilot,0.002,0.057,0.02`, names the learning rate and the initial deviations of blocks and
+of tables. Other trainings receive the pilot's choices as flags.
 """
 
 import runpy
@@ -43,7 +43,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             raise ConfigError(f"config variant {variant!r}: found {part!r}; allowed: {', '.join(allowed)}")
     if is_pilot:
         rate, *deviations = map(float, parts[3:])
-        return _pilot(variant, SCALES[parts[0]], parts[1], rate, InitialDeviations(*deviations))
+        return _pilot(SCALES[parts[0]], parts[1], rate, InitialDeviations(*deviations))
     config = _pretraining(SCALES[parts[0]], parts[1], int(parts[2]))
     if len(parts) == 3:
         return config
@@ -55,7 +55,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 
 def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDict:
-    """Return `configs/bigs_tiny.py` at the sizes of the scale, with the paper's schedule and optimizer."""
+    """Return `configs/bigs_tiny.py` at the sizes of the scale, with the paper's schedule and optimizer.
+
+    A run gets the learning rate and the initial deviations from its pilot, as flags.
+    """
     config = runpy.run_path(str(REPOSITORY / _PRESET))["get_config"](model)
     stacked = model.startswith("stack")
     config.seed = seed
@@ -66,10 +69,6 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
     config.model.layers = scale.layers + stacked
     config.model.features = scale.features
     config.model.mlp_features = (4 if stacked else 3) * scale.features
-    config.model.encoder.kernel_deviation = scale.deviations.kernels
-    config.model.encoder.table_deviation = scale.deviations.tables
-    config.optimizer.learning_rate = scale.learning_rate
-    config.optimizer.final_learning_rate = scale.learning_rate / 10
     config.optimizer.warmup_steps = scale.warmup_steps
     config.train.num_steps = scale.steps
     config.train.log_every_steps = max(1, min(_LOGGED, scale.steps // 2))
@@ -80,14 +79,14 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
 
 
 def _pilot(
-    variant: str, scale: Scale, model: str, learning_rate: float, deviations: InitialDeviations
+    scale: Scale, model: str, learning_rate: float, deviations: InitialDeviations
 ) -> ml_collections.ConfigDict:
     """Return a short pre-training with as many warm-up steps as a run."""
-    if scale.pilot is None:
-        with_pilots = ", ".join(name for name, scale in SCALES.items() if scale.pilot is not None)
-        raise ConfigError(f"config variant {variant!r}: {scale.name} has no pilot; allowed: {with_pilots}")
-    tried = replace(scale, steps=scale.pilot.steps, learning_rate=learning_rate, deviations=deviations)
-    config = _pretraining(tried, model, scale.pilot.seed)
+    config = _pretraining(replace(scale, steps=scale.pilot.steps), model, scale.pilot.seed)
+    config.model.encoder.kernel_deviation = deviations.kernels
+    config.model.encoder.table_deviation = deviations.tables
+    config.optimizer.learning_rate = learning_rate
+    config.optimizer.final_learning_rate = learning_rate / 10
     config.optimizer.warmup_steps = scale.warmup_steps
     return config
 

@@ -75,8 +75,6 @@ def settings_of(study: EncoderStudy, model: str, log: Path) -> Settings:
     Raises:
         StudyError: a training failed.
     """
-    if study.scale.pilot is None:
-        return Settings(study.scale.learning_rate, *study.scale.deviations)
     for settings in _not_tried(study, model):
         workdir = _workdir(study, model, settings)
         if not is_trained(workdir):
@@ -89,7 +87,7 @@ def settings_of(study: EncoderStudy, model: str, log: Path) -> Settings:
 
 
 def is_pilot_done(study: EncoderStudy, model: str) -> bool:
-    """Return whether the pilot of a cell is done. A scale without a pilot counts as done."""
+    """Return whether the pilot of a cell is done."""
     return not _not_tried(study, model)
 
 
@@ -115,8 +113,6 @@ def _settings(found: Mapping[str, Any]) -> Settings:
 def _not_tried(study: EncoderStudy, model: str) -> list[Settings]:
     """Return the settings of the scale's pilot that are missing in its file."""
     pilot = study.scale.pilot
-    if pilot is None:
-        return []
     tried = {_settings(found) for found in read_pilot(study, model)}
     planned = [Settings(rate, *both) for rate, both in product(pilot.learning_rates, pilot.deviations)]
     return [settings for settings in planned if settings not in tried]

@@ -64,14 +64,12 @@ class Scale:
 
     Attributes:
         name: the name.
+        pilot: the pilot that chooses the learning rate and the initial deviations of each cell.
         layers: the number of gated layers; stacked models have one more, for about as many parameters.
         features: the width.
         pieces: the vocabulary size of the tokenizer.
         rows: the rows of a pre-training batch.
         steps: the steps of pre-training.
-        learning_rate: the peak rate of pre-training without a pilot.
-        deviations: the initial deviations without a pilot.
-        pilot: the pilot that chooses both for each cell, if any.
         validation_fraction: the share of held-out documents.
         training_samples: the maximum number of training samples of a task.
         validation_samples: the maximum number of a task's samples that choose its learning rate.
@@ -86,14 +84,12 @@ class Scale:
     """
 
     name: str
+    pilot: Pilot
     layers: int = 12
     features: int = 128
     pieces: int = 4096
     rows: int = 32
     steps: int = 2000
-    learning_rate: float = 2e-3
-    deviations: InitialDeviations = _PUBLISHED_DEVIATIONS
-    pilot: Pilot | None = None
     validation_fraction: float = 0.1
     training_samples: int = 4000
     validation_samples: int = 400
@@ -137,7 +133,6 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 steps=2,
             ),
         ),
-        "small": Scale("small"),
         "small_tuned": Scale(
             "small_tuned",
             pilot=Pilot(
