@@ -90,8 +90,8 @@ class GatedSSM(nn.Module):
         y_t = W_out(o_t * h_t)
 
     The bias b_f is in appendix E.2, where gates are Dense layers with a bias, but not in section 3.4.
-    Without it the model did not learn to copy at all (BUILD_NOTES.md). The other maps have no bias, as in
-    the recipe.
+    Without it the model did not learn to copy at all (docs/decisions/models.md). The other maps have no
+    bias, as in the recipe.
 
     With `conv_width` (Gated SSM+) i, z and f read a short convolution of x; o reads x itself (E.2).
 
