@@ -6,7 +6,7 @@ Models of two layers and 64 features learn one task, MQAR (Arora et al. 2023): p
 then each key again as a query for its value. Only the values have loss, models read texts causally, and
 every batch is new. A run is one mixer with one size of state, one learning rate and one seed. Recall is
 learned in a narrow window of rates, so a size is judged by its best rate. A run trains in this process and
-takes two to five minutes of a shared core at the scale small; the scale long has eight times the steps.
+takes two to five minutes of a shared core at the scale small.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,6 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             seeds=(0, 1, 2),
             states=(512, 2048, 8192),
         ),
-        "long": Scale("long", (4, 8, 16), 64, 32, 8000, (5e-3,), (0, 1, 2), (512, 8192)),
     }
 )
 
