@@ -49,8 +49,9 @@ _COMPARISONS = (
         for steered in ("steered", "published")
         for control in ("best_fixed", "uniform", "untuned")
     ),
-    ("uniform", "best_fixed"),
+        ("uniform", "best_fixed"),
     ("untuned", "best_fixed"),
+    ("untuned", "uniform"),
 )
 
 
