@@ -18,6 +18,7 @@ from studies.bandit_regret import BanditRegret
 from studies.bandit_steering import BanditSteering
 from studies.encoders.study import Encoders
 from studies.mixture_grid import MixtureGrid
+from studies.mixture_search import MixtureSearch
 from studies.pruning.study import Pruning
 from studies.recall import Recall
 from studies.retrieval.study import Retrieval
@@ -34,6 +35,7 @@ RECORDED: tuple[tuple[type[Study[Any, Any]], str, str], ...] = (
     (SmallMixtures, "small", "small_mixtures"),
     (BanditSteering, "small", "bandit_steering"),
     (MixtureGrid, "small", "mixture_grid"),
+    (MixtureSearch, "small", "mixture_search"),
     (Steering, "small", "steering"),
     (Encoders, "small_tuned", "encoder_study"),
     *((Retrieval, scale, "retrieval") for scale in ("small", "worth", "memory", "verdict")),
