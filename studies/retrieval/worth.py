@@ -34,6 +34,7 @@ from studies.tables import mean_over_seeds, rows_of_table, section
 _HALF, _CELL = 0.5, "entries_2"
 _SIZE = (8.0, 5.0)
 _BYTES = 4
+_IS_LOSS = "less is better"
 # Each pair is compared as the second against the first. The first two pairs are the claim.
 _COMPARISONS = (
     ("causal_lm_causal", "mixture_fixed_causal"),
@@ -49,7 +50,7 @@ _COMPARISONS = (
         for steered in ("steered", "published")
         for control in ("best_fixed", "uniform", "untuned")
     ),
-        ("uniform", "best_fixed"),
+    ("uniform", "best_fixed"),
     ("untuned", "best_fixed"),
     ("untuned", "uniform"),
 )
@@ -119,6 +120,7 @@ def worth_tables(scale: Scale, results: Results) -> list[str]:
     found = {run: outcome_of(result, scale.phonebook_tuning.steps) for run, result in results.items()}
     sections = {
         "Runs": table_of_runs(results),
+        "Means over seeds": _table_of_means(found),
         "Run by run": _table_of_outcomes(found),
         "Steps to half right on two entries: tests": _table_of_tests(found),
         "Paired differences, 95 % t-intervals over seeds": _table_of_differences(found),
@@ -166,6 +168,47 @@ def _have_objectives(found: Mapping[Run, Outcome]) -> bool:
     return all(np.isfinite(one.objective) for one in found.values())
 
 
+def _measures(found: Mapping[Run, Outcome]) -> dict[str, Callable[[Outcome], float]]:
+    """Return the measures that tables average, by title, in per cent unless the title says otherwise."""
+    measures: dict[str, Callable[[Outcome], float]] = {}
+    if _have_objectives(found):
+        measures[f"J, nats ({_IS_LOSS})"] = lambda one: one.objective
+    return measures | {
+        f"held-out text, bits a byte ({_IS_LOSS})": lambda one: one.bits,
+        "passages, F1": lambda one: 100 * one.f1,
+        "tokens copied": lambda one: 100 * one.copying,
+        **{
+            f"{cell.replace('_', ' ')}, exact": lambda one, cell=cell: 100 * one.exact[cell]
+            for cell in next(iter(found.values())).exact
+        },
+    }
+
+
+def _table_of_means(found: Mapping[Run, Outcome]) -> str:
+    measures, titles = _measures(found), _titles_of(found)
+    rows = []
+    for condition, seeds in conditions_of({run: {} for run in found}).items():
+        of_condition = [one for this, _, one in _in_order(found) if this == condition]
+        run = next(run for this, run, _ in _in_order(found) if this == condition)
+        medians = [one.median for one in of_condition]
+        rows.append(
+            [
+                titles[condition],
+                str(len(seeds)),
+                f"{numbers_of_state(run):,}",
+                _steps(median_time(medians), of_condition[0].cap),
+                str(sum(median is not None for median in medians)),
+                *(
+                    f"{np.mean(list(map(read, of_condition))):{'.2f' if _IS_LOSS in title else '.1f'}}"
+                    for title, read in measures.items()
+                ),
+            ]
+        )
+    head = ["condition; per cent where no unit is given", "seeds", "numbers carried"]
+    head += ["median steps to half right on two entries", "runs that got there"]
+    return rows_of_table([*head, *measures], rows)
+
+
 def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
     rows, titles = [], _titles_of(found)
     cells = list(next(iter(found.values())).exact)
@@ -174,7 +217,6 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
             [
                 titles[condition],
                 str(run.seed),
-                f"{numbers_of_state(run):,}",
                 ", ".join(_steps(steps, one.cap) for steps in one.times),
                 _steps(one.median, one.cap),
                 *(f"{100 * one.exact[cell]:.0f}" for cell in cells),
@@ -184,7 +226,7 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
                 *([f"{one.objective:.3f}"] if _have_objectives(found) else []),
             ]
         )
-    head = ["condition", "seed", "numbers carried", "steps to half right on two entries", "median"]
+    head = ["condition", "seed", "steps to half right on two entries", "median"]
     head += [f"{cell.replace('_', ' ')}, % exact" for cell in cells]
     head += ["passages, F1", "tokens copied, %", "bits a byte"]
     return rows_of_table(head + ["J"] * _have_objectives(found), rows)
@@ -234,18 +276,7 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
 
 
 def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
-    measures: dict[str, Callable[[Outcome], float]] = {}
-    if _have_objectives(found):
-        measures["J, nats (less is better)"] = lambda one: one.objective
-    measures |= {
-        "held-out text, bits a byte (less is better)": lambda one: one.bits,
-        "passages, F1": lambda one: 100 * one.f1,
-        "tokens copied": lambda one: 100 * one.copying,
-        **{
-            f"{cell.replace('_', ' ')}, exact": lambda one, cell=cell: 100 * one.exact[cell]
-            for cell in next(iter(found.values())).exact
-        },
-    }
+    measures = _measures(found)
     rows, titles = [], _titles_of(found)
     for first, second in _compared(found):
         pairs = list(zip(*_pairs(found, first, second), strict=True))
