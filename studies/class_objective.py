@@ -1,4 +1,4 @@
-"""J, the objective of steering: its classes, their groups, and the constant mixture that is best by it."""
+"""J, the objective of steering: its classes, their groups, and the mixtures that studies find by it."""
 
 import functools
 from collections.abc import Mapping
@@ -24,6 +24,12 @@ GROUPS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 )
 # The sixths of the groups in the best constant mixture; `studies.mixture_grid` determines it.
 BEST_FIXED = (3, 1, 2)
+# `bandit.stages` for the mixture that the search finds; `studies.mixture_search` determines it.
+SEARCHED = (
+    "0: causal_lm=0.26251, copying=0.079766, deshuffling=0.022844, full_span_corruption=0.040987, "
+    "prefix_lm=0.013417, selective_copying=0.039263, short_copying=0.3807, "
+    "short_selective_copying=0.081814, span_corruption=0.078704"
+)
 # The positions of a row; in longer rows the arms have longer texts.
 _LENGTH = 256
 

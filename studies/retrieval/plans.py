@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from studies.class_objective import BEST_FIXED, stage_of
+from studies.class_objective import BEST_FIXED, SEARCHED, stage_of
 from studies.steering_policies import BEST_STEERING, STEERING
 
 DEFAULT_MODEL = "gated_ssm_plus"
@@ -286,6 +286,12 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
             "best fixed mixture",
             policy="staged",
             settings={**_TARGET_SHARES, "bandit.stages": stage_of(BEST_FIXED)},
+        ),
+        "searched": Procedure(
+            "searched mixture, as costly",
+            policy="staged",
+            budget="cost of steering",
+            settings={**_TARGET_SHARES, "bandit.stages": SEARCHED},
         ),
         "published": Procedure(
             "published policy", policy="birdie", settings={**_TARGET_SHARES, **STEERING["published"]}

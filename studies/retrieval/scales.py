@@ -293,7 +293,7 @@ _VERDICT = replace(
     decisions=120,
     seeds=_VERDICT_SEEDS,
     steering_positions=_STEERING_POSITIONS,
-    order=((("steered", "best_fixed", "uniform", "untuned", "published"), _VERDICT_SEEDS),),
+    order=((("steered", "best_fixed", "uniform", "untuned", "searched", "published"), _VERDICT_SEEDS),),
 )
 
 SCALES: Mapping[str, Scale] = MappingProxyType(

@@ -47,7 +47,7 @@ _COMPARISONS = (
     ("mixture_fixed_causal", "mixture_fixed"),
     *(
         (control, steered)
-        for steered in ("steered", "published")
+        for steered in ("steered", "searched", "published")
         for control in ("best_fixed", "uniform", "untuned")
     ),
     ("uniform", "best_fixed"),

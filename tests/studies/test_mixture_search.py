@@ -7,8 +7,9 @@ from birdie_jax.bandit.policies.staged import parse_stages
 from birdie_jax.config import parse_config
 from birdie_jax.config_flag import load_config
 from birdie_jax.resolve import configured_mixture
-from studies.class_objective import class_of_arm
+from studies.class_objective import SEARCHED, class_of_arm
 from studies.mixture_search import PROXIES, MixtureSearch
+from studies.pages import MEASUREMENTS
 from studies.results import write_result
 
 
@@ -62,3 +63,13 @@ def test_the_found_mixture_avoids_the_class_that_costs_all_others(study):
     assert "32 proxies, 3.20 hours of a core" in text and "Not run" not in text
     assert "| objective, measured | 2.1175 | 2.1175 |" in text
     assert (page.parent / "page_small_search.png").exists()
+
+
+def test_the_recorded_proxies_determine_the_searched_mixture(tmp_path):
+    search = MixtureSearch(
+        MixtureSearch.scales["small"], MEASUREMENTS / "mixture_search", tmp_path, "stdlib"
+    )
+    found = search.findings(search.read_results())
+    ((start, shares),) = parse_stages(SEARCHED)
+    assert start == 0 and tuple(shares) == found.design.classes
+    assert list(shares.values()) == pytest.approx(found.found.shares[0], abs=1e-3)
