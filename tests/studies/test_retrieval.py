@@ -135,7 +135,7 @@ def test_the_page_has_tables_figures_and_missing_runs(finished, tmp_path):
     planned = list(study.runs())
     assert next(iter(conditions_of(results))).title in text
     exact = results[run]["fine_tuned"]["phonebook"]["test"]["entries_2"]["scores"]["exact_match"]
-    by_seed = text.partition("Phone book by seed")[2].partition("###")[0]
+    by_seed = text.partition("Run by run")[2].partition("###")[0]
     assert f"| {run.seed} | {100 * sum(exact) / len(exact):.0f} |" in by_seed
     assert f"Not run: {len(planned) - 1} of {len(planned)}" in text
     assert "python -m studies.retrieval --scale=smoke" in text
