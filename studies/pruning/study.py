@@ -105,23 +105,22 @@ class Pruning(Study[Scale, Run]):
             if not is_trained(self.pretrained(run)):
                 self.run_verb(self._pretraining_command(run), log)
         with clock.stage("measuring text"):
-            measured = self._measure_pretrained(run, _write_to(log))
+            losses = self._losses_of_pretrained(run, _write_to(log))
         tuned = {what: self._fine_tune(run, what, clock, log) for what in self.tunings_of(run)}
         found = {
             "text": text,
             "pretraining": _training(self.pretrained(run)),
-            **measured,
+            "losses": losses,
             "fine_tuned": tuned,
         }
         # Only the pre-trained checkpoint is reused.
         return Outcome(found, [self.tuned(run, what) / "checkpoints" for what in tuned])
 
-    def _measure_pretrained(self, run: Run, write: Callable[[str], None]) -> dict[str, Any]:
+    def _losses_of_pretrained(self, run: Run, write: Callable[[str], None]) -> dict[str, Any]:
         trained = model_of_workdir(self.pretrained(run))
         windows = held_out_windows(self.scale, self.pretrained(run), trained)
         cells = self.folder(run) / "cells"
-        losses = measure_text(self.scale, trained, windows, self.variants_of(run), cells, write)
-        return {"losses": losses}
+        return measure_text(self.scale, trained, windows, self.variants_of(run), cells, write)
 
     def _fine_tune(self, run: Run, what: str, clock: Clock, log: Path) -> dict[str, Any]:
         """Fine-tune unless that is done, and measure on text or on items among noise."""

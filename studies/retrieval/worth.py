@@ -4,6 +4,7 @@ The value of a pre-training seed is the median over its fine-tunings. Fine-tunin
 similar and count as one run in every test. The value is censored if most of them never reach half right.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +35,6 @@ from studies.tables import mean_over_seeds, rows_of_table, section
 _HALF, _CELL = 0.5, "entries_2"
 _SIZE = (8.0, 5.0)
 _BYTES = 4
-_IS_LOSS = "less is better"
 # Each pair is compared as the second against the first. The first two pairs are the claim.
 _COMPARISONS = (
     ("causal_lm_causal", "mixture_fixed_causal"),
@@ -172,9 +172,9 @@ def _measures(found: Mapping[Run, Outcome]) -> dict[str, Callable[[Outcome], flo
     """Return the measures that tables average, by title, in per cent unless the title says otherwise."""
     measures: dict[str, Callable[[Outcome], float]] = {}
     if _have_objectives(found):
-        measures[f"J, nats ({_IS_LOSS})"] = lambda one: one.objective
+        measures["J, nats (less is better)"] = lambda one: one.objective
     return measures | {
-        f"held-out text, bits a byte ({_IS_LOSS})": lambda one: one.bits,
+        "held-out text, bits a byte (less is better)": lambda one: one.bits,
         "passages, F1": lambda one: 100 * one.f1,
         "tokens copied": lambda one: 100 * one.copying,
         **{
@@ -187,21 +187,17 @@ def _measures(found: Mapping[Run, Outcome]) -> dict[str, Callable[[Outcome], flo
 def _table_of_means(found: Mapping[Run, Outcome]) -> str:
     measures, titles = _measures(found), _titles_of(found)
     rows = []
-    for condition, seeds in conditions_of({run: {} for run in found}).items():
-        of_condition = [one for this, _, one in _in_order(found) if this == condition]
-        run = next(run for this, run, _ in _in_order(found) if this == condition)
-        medians = [one.median for one in of_condition]
+    for condition, of_condition in itertools.groupby(_in_order(found), lambda one: one[0]):
+        _, runs, outcomes = zip(*of_condition, strict=True)
+        medians = [one.median for one in outcomes]
         rows.append(
             [
                 titles[condition],
-                str(len(seeds)),
-                f"{numbers_of_state(run):,}",
-                _steps(median_time(medians), of_condition[0].cap),
+                str(len(runs)),
+                f"{numbers_of_state(runs[0]):,}",
+                _steps(median_time(medians), outcomes[0].cap),
                 str(sum(median is not None for median in medians)),
-                *(
-                    f"{np.mean(list(map(read, of_condition))):{'.2f' if _IS_LOSS in title else '.1f'}}"
-                    for title, read in measures.items()
-                ),
+                *(f"{np.mean([read(one) for one in outcomes]):#.3g}" for read in measures.values()),
             ]
         )
     head = ["condition; per cent where no unit is given", "seeds", "numbers carried"]
@@ -262,8 +258,8 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
                 f"{titles[second]} against {titles[first]}",
                 str(count),
                 *(
-                    _steps(median_time([one.median for one in condition]), condition[0].cap)
-                    for condition in (after, before)
+                    _steps(median_time([one.median for one in outcomes]), outcomes[0].cap)
+                    for outcomes in (after, before)
                 ),
                 f"{reached[1]}, {reached[0]}",
                 f"{log_rank(times[1], times[0]):.3f}",
