@@ -6,8 +6,10 @@ The law is from "Data Mixing Laws" (Ye et al. 2024, arXiv 2403.16952) and Olmix 
 
 with w the shares of all stages. For a given e_c it is linear in log(loss - e_c), so ridge regression gives
 the fit and its leave-one-out errors in closed form. Squared errors have the weight (loss - e_c)^2. To first
-order they are then errors in nats, and a loss near e_c, with an uncertain logarithm, counts little. Each
-class uses the floor e_c and the penalty below with the smallest leave-one-out error.
+order they are then errors in nats, and a loss near e_c, with an uncertain logarithm, counts little. A
+weight is at most four times the median weight, because a proxy that hardly trains on a class can have a
+loss far above all others, and would decide the fit alone. Each class uses the floor e_c and the penalty
+below with the smallest leave-one-out error.
 """
 
 from typing import NamedTuple
@@ -21,6 +23,7 @@ _FLOORS = np.array([0.0, 0.3, 0.6, 0.8, 0.9, 0.95])
 # the fit is nearly the mean.
 _PENALTIES = 10.0 ** np.arange(-6.0, 1.5)
 _LEAST_LOSS = 1e-6
+_LARGEST_WEIGHT = 4.0  # times the median weight
 
 Shares = Float64[np.ndarray, "points features"]
 Losses = Float64[np.ndarray, "points classes"]
@@ -60,6 +63,7 @@ def fit_law(shares: Shares, losses: Losses) -> Law:
     floors = _FLOORS[:, None] * losses.min(axis=0)
     above = losses.T[:, None] - floors.T[:, :, None]
     logarithms, weights = np.log(above), above**2
+    weights = np.minimum(weights, _LARGEST_WEIGHT * np.median(weights, axis=-1, keepdims=True))
     weights /= weights.mean(axis=-1, keepdims=True)
     # Axes: class, floor, penalty.
     products = np.einsum("cfp,pi,pj->cfij", weights, inputs, inputs, optimize=True) / count

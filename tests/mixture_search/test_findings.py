@@ -75,6 +75,16 @@ def test_fit_law_recovers_a_law_without_noise():
     assert np.abs(fitted - expected).mean() < 0.01 * (expected.max() - expected.min())
 
 
+def test_a_proxy_far_above_the_law_does_not_decide_the_fit():
+    findings, law = synthetic(noise=0.0)
+    simulated = findings.design.points(500)[100:, 0]
+    expected = law.predict(simulated)
+    losses = findings.losses.copy()
+    losses[5] += 4 * (expected.max() - expected.min())
+    fitted = fit_law(findings.shares[:, 0], losses).predict(simulated)
+    assert np.abs(fitted - expected).mean() < 0.2 * (expected.max() - expected.min())
+
+
 def test_noise_causes_a_warning():
     findings, _ = synthetic()
     noise = np.random.default_rng(0).normal(2.0, 0.1, findings.losses.shape)

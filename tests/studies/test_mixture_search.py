@@ -7,7 +7,8 @@ from birdie_jax.bandit.policies.staged import parse_stages
 from birdie_jax.config import parse_config
 from birdie_jax.config_flag import load_config
 from birdie_jax.resolve import configured_mixture
-from studies.class_objective import SEARCHED, class_of_arm
+from studies.class_objective import SEARCHED, class_of_arm, stage_of
+from studies.mixture_grid import FIRST_SEED, MixtureGrid, objective
 from studies.mixture_search import PROXIES, MixtureSearch
 from studies.pages import MEASUREMENTS
 from studies.results import write_result
@@ -65,11 +66,32 @@ def test_the_found_mixture_avoids_the_class_that_costs_all_others(study):
     assert (page.parent / "page_small_search.png").exists()
 
 
-def test_the_recorded_proxies_determine_the_searched_mixture(tmp_path):
+@pytest.fixture
+def recorded(tmp_path):
+    """Return the findings of the recorded proxies."""
     search = MixtureSearch(
         MixtureSearch.scales["small"], MEASUREMENTS / "mixture_search", tmp_path, "stdlib"
     )
-    found = search.findings(search.read_results())
+    return search.findings(search.read_results())
+
+
+def test_the_recorded_proxies_determine_the_searched_mixture(recorded):
     ((start, shares),) = parse_stages(SEARCHED)
-    assert start == 0 and tuple(shares) == found.design.classes
-    assert list(shares.values()) == pytest.approx(found.found.shares[0], abs=1e-3)
+    assert start == 0 and tuple(shares) == recorded.design.classes
+    assert list(shares.values()) == pytest.approx(recorded.found.shares[0], abs=1e-3)
+
+
+def test_the_law_of_the_recorded_proxies_predicts_the_grid(recorded, tmp_path):
+    """Both have one seed and one setting; the law has seen none of the grid's mixtures."""
+    grid = MixtureGrid(MixtureGrid.scales["small"], MEASUREMENTS / "mixture_grid", tmp_path, "stdlib")
+    measured = {
+        run.mixture: objective(result)
+        for run, result in grid.read_results().items()
+        if run.seed == FIRST_SEED and all(run.mixture)
+    }
+    shares = [parse_stages(stage_of(mixture))[0][1] for mixture in measured]
+    features = np.array([[of_class[name] for name in recorded.design.classes] for of_class in shares])
+    features /= features.sum(axis=1, keepdims=True)
+    errors = recorded.objectives(recorded.law.predict(features)) - list(measured.values())
+    assert len(errors) == 10
+    assert np.abs(errors).mean() == pytest.approx(0.024, abs=1e-3)
