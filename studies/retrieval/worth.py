@@ -14,7 +14,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from birdie_jax.config import parse_config
 from birdie_jax.models.layer_stacks import make_mixer
-from studies.class_objective import class_of_arm, mean_of_classes
+from studies.class_objective import class_of_arm, losses_of_classes
 from studies.figure_style import series_colour, series_marker
 from studies.retrieval.conditions import Condition, Results, conditions_of, tasks_at
 from studies.retrieval.curriculum import EXACT
@@ -66,7 +66,8 @@ class Outcome(NamedTuple):
         bits: the bits per byte on held-out text.
         copying: the share of tokens copied correctly without fine-tuning.
         f1: the F1 score on questions on passages.
-        objective: J, the objective of the bandit; NaN unless all arms of `small_models` were validated.
+        losses: the final validation loss of each class of `small_models` in nats; empty unless all of its
+            arms were validated.
     """
 
     times: tuple[int | None, ...]
@@ -75,7 +76,12 @@ class Outcome(NamedTuple):
     bits: float
     copying: float
     f1: float
-    objective: float
+    losses: Mapping[str, float]
+
+    @property
+    def objective(self) -> float:
+        """J, the objective of the bandit: the mean over the classes."""
+        return float(np.mean(list(self.losses.values())))
 
     @property
     def median(self) -> float | None:
@@ -99,7 +105,7 @@ def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
         bits=_mean(pretrained[LANGUAGE], "bits_per_byte"),
         copying=_mean(pretrained["copying"], "token_accuracy"),
         f1=_mean(tasks_at(result, EXTRACTION)[EXTRACTION], "f1"),
-        objective=mean_of_classes(losses) if class_of_arm().keys() <= losses.keys() else np.nan,
+        losses=losses_of_classes(losses) if class_of_arm().keys() <= losses.keys() else {},
     )
 
 
@@ -125,6 +131,8 @@ def worth_tables(scale: Scale, results: Results) -> list[str]:
         "Steps to half right on two entries: tests": _table_of_tests(found),
         "Paired differences, 95 % t-intervals over seeds": _table_of_differences(found),
     }
+    if _have_losses(found):
+        sections["Final validation losses by class, means over seeds, nats"] = _table_of_losses(found)
     return [section(title, table) for title, table in sections.items()]
 
 
@@ -164,14 +172,14 @@ def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Condition, Run, Ou
             yield condition, run, found[run]
 
 
-def _have_objectives(found: Mapping[Run, Outcome]) -> bool:
-    return all(np.isfinite(one.objective) for one in found.values())
+def _have_losses(found: Mapping[Run, Outcome]) -> bool:
+    return all(one.losses for one in found.values())
 
 
 def _measures(found: Mapping[Run, Outcome]) -> dict[str, Callable[[Outcome], float]]:
     """Return the measures that tables average, by title, in per cent unless the title says otherwise."""
     measures: dict[str, Callable[[Outcome], float]] = {}
-    if _have_objectives(found):
+    if _have_losses(found):
         measures["J, nats (less is better)"] = lambda one: one.objective
     return measures | {
         "held-out text, bits a byte (less is better)": lambda one: one.bits,
@@ -184,11 +192,27 @@ def _measures(found: Mapping[Run, Outcome]) -> dict[str, Callable[[Outcome], flo
     }
 
 
+def _by_condition(
+    found: Mapping[Run, Outcome],
+) -> Iterator[tuple[Condition, tuple[Run, ...], tuple[Outcome, ...]]]:
+    for condition, of_condition in itertools.groupby(_in_order(found), lambda one: one[0]):
+        _, runs, outcomes = zip(*of_condition, strict=True)
+        yield condition, runs, outcomes
+
+
+def _table_of_losses(found: Mapping[Run, Outcome]) -> str:
+    titles, classes = _titles_of(found), sorted(set(class_of_arm().values()))
+    rows = [
+        [titles[condition], *(f"{np.mean([one.losses[name] for one in outcomes]):.3f}" for name in classes)]
+        for condition, _, outcomes in _by_condition(found)
+    ]
+    return rows_of_table(["condition", *(name.replace("_", " ") for name in classes)], rows)
+
+
 def _table_of_means(found: Mapping[Run, Outcome]) -> str:
     measures, titles = _measures(found), _titles_of(found)
     rows = []
-    for condition, of_condition in itertools.groupby(_in_order(found), lambda one: one[0]):
-        _, runs, outcomes = zip(*of_condition, strict=True)
+    for condition, runs, outcomes in _by_condition(found):
         medians = [one.median for one in outcomes]
         rows.append(
             [
@@ -219,13 +243,13 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
                 f"{100 * one.f1:.0f}",
                 f"{100 * one.copying:.1f}",
                 f"{one.bits:.3f}",
-                *([f"{one.objective:.3f}"] if _have_objectives(found) else []),
+                *([f"{one.objective:.3f}"] if _have_losses(found) else []),
             ]
         )
     head = ["condition", "seed", "steps to half right on two entries", "median"]
     head += [f"{cell.replace('_', ' ')}, % exact" for cell in cells]
     head += ["passages, F1", "tokens copied, %", "bits a byte"]
-    return rows_of_table(head + ["J"] * _have_objectives(found), rows)
+    return rows_of_table(head + ["J"] * _have_losses(found), rows)
 
 
 def _pairs(

@@ -155,6 +155,7 @@ def test_the_verdict_compares_the_objective_of_the_bandit(tmp_path):
         "| best fixed mixture | 30 | 450, 450, 450 | 450 | 25 | 25 | 25 | 10 | 5.0 | 2.000 | 3.000 |"
         in text
     )
+    assert "| best fixed mixture | 11.000 | 2.000 | 2.000 |" in text
     assert "| seeds | J, nats (less is better) |" in text
     assert "| best fixed mixture less equal shares of target tokens, as costly | 2 | 0 (0 .. 0) |" in text
 
