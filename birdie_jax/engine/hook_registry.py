@@ -66,7 +66,15 @@ def configured_hooks(parts: HookParts) -> Sequence[Hook]:
     return hooks
 
 
+def configured_average(config: Config, model: LanguageModel) -> list[Hook]:
+    """Return the hook that averages the parameters, if `config.train.hooks` has it."""
+    if NAME not in hook_names(config):
+        return []
+    train = config.train
+    return [ParameterAverage(parameter_shapes(model), train.average_decay, train.average_every_steps)]
+
+
 @partial(register_hook, NAME)
-def _parameter_average(parts: HookParts) -> ParameterAverage:
-    train = parts.config.train
-    return ParameterAverage(parameter_shapes(parts.model), train.average_decay, train.average_every_steps)
+def _parameter_average(parts: HookParts) -> Hook:
+    (hook,) = configured_average(parts.config, parts.model)
+    return hook

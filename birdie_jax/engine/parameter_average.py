@@ -6,6 +6,7 @@ from functools import partial
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from birdie_jax.array_types import Key
@@ -24,10 +25,12 @@ class Average(flax.struct.PyTreeNode):
     Attributes:
         parameters: the average, float32; zeros before the first parameters.
         count: int32, the number of added parameters.
+        step: int32, the train step of the last addition; -1 before the first.
     """
 
     parameters: PyTree
     count: Int[Array, ""]
+    step: Int[Array, ""]
 
 
 class ParameterAverage:
@@ -52,13 +55,14 @@ class ParameterAverage:
         """
         self._shapes = parameters
         self._every_steps = every_steps
-        self._add = jax.jit(partial(add, decay), donate_argnums=0)
+        # The average must not be donated: if the run ends here, the loop saves the state from before.
+        self._add = jax.jit(partial(add, decay))
 
     def create_section(self, key: Key) -> Average:
         """Return an empty average."""
         del key
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self._shapes)
-        return Average(zeros, jnp.zeros((), jnp.int32))
+        return Average(zeros, jnp.int32(0), jnp.int32(-1))
 
     def resume(self, state: TrainState) -> None:
         """Do nothing: the average is in the state."""
@@ -68,18 +72,21 @@ class ParameterAverage:
         return step > 0 and (step % self._every_steps == 0 or step == num_steps)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult:
-        """Add the parameters to the average."""
-        del call
-        average = self._add(state.sections[self.name], state.params)
+        """Add the parameters to the average, once a step."""
+        average = self._add(state.sections[self.name], state.params, np.int32(call.step))
         return HookResult(state.with_section(self.name, average), {})
 
     def close(self) -> None:
         """Do nothing."""
 
 
-def add(decay: float, average: Average, params: PyTree[jax.Array]) -> Average:
-    """Return the average with `params` added."""
+def add(decay: float, average: Average, params: PyTree[jax.Array], step: Int[Array, ""]) -> Average:
+    """Return the average with `params` of a train step added, unless they are its last addition.
+
+    A run that is made longer calls its hooks again at its former last step.
+    """
     count = average.count + 1
     share = (1.0 - decay) / (1.0 - decay ** count.astype(jnp.float32))
     moved = jax.tree.map(lambda old, new: old + share * (new - old), average.parameters, params)
-    return Average(moved, count)
+    is_new = average.step != step
+    return jax.tree.map(partial(jnp.where, is_new), Average(moved, count, step), average)

@@ -13,7 +13,8 @@ from jax.typing import DTypeLike
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
-from birdie_jax.engine import ShardedStep
+from birdie_jax.engine import ShardedStep, sections_of
+from birdie_jax.engine.hook_registry import configured_average
 from birdie_jax.engine.mesh import batch_sharding
 from birdie_jax.engine.state import TrainState
 from birdie_jax.finetuning.staged_step import make_stage_step
@@ -72,10 +73,16 @@ def compile_step(run: ResolvedRun) -> CompiledStep:
 
 
 def abstract_step(run: ResolvedRun) -> ShardedStep:
-    """Return the train step of a run, with the bandit's section of its state, or the step of a stage."""
+    """Return the train step of a run or of a stage, with the sections of its state that take memory.
+
+    They are those of the bandit and of the average of the parameters. Hooks of other packages are not
+    made, because they may read the workdir.
+    """
+    sections = sections_of(configured_average(run.config, run.model))
     if run.config.finetune.stages:
-        return make_stage_step(run, {}, summarise=lambda _: {})
-    return make_language_model_step(run, {SECTION: partial(create_bandit, run.config, run.mixture)})
+        return make_stage_step(run, sections, summarise=lambda _: {})
+    bandit = partial(create_bandit, run.config, run.mixture)
+    return make_language_model_step(run, {SECTION: bandit, **sections})
 
 
 def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgram:

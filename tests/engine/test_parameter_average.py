@@ -1,5 +1,7 @@
 """The average of the parameters: its weights, on a mesh, and of a run."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,8 @@ from birdie_jax.engine.protocols import HookCall
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import OtherCheckpointError
 from birdie_jax.models.parameters import ParameterPolicy
+from birdie_jax.planning.compilation import abstract_step
+from birdie_jax.resolve import resolve_run
 from birdie_jax.trained_model import model_of_workdir
 from tests.trained_workdirs import micro_config, write_workdir
 from tests.whole_runs import checkpoint_arrays, finish, train_command, write_corpus
@@ -33,6 +37,9 @@ def test_earlier_parameters_weigh_less_and_the_weights_add_up_to_one():
     for number in range(1, 5):
         seen.append(random.normal(size=(2, 4, 6)))
         state = state.replace(params={"kernel": jnp.asarray(seen[-1], jnp.float32)})
+        before, state = state, hook.run(state, call(5 * number)).state
+        # A run that ends early saves the state from before; one that is made longer calls the hook again.
+        assert before.sections[NAME].count == number - 1
         state = hook.run(state, call(5 * number)).state
         weights = 0.8 ** np.arange(number)[::-1]
         expected = np.tensordot(weights / weights.sum(), np.stack(seen), 1)
@@ -50,6 +57,16 @@ def test_it_is_divided_over_devices_as_the_parameters_are(two_devices):
     found = state_sharding(mesh, state, policies).sections[NAME]
     assert found.parameters["kernel"].spec == PartitionSpec(None, "fsdp", "tensor")
     assert found.count.spec == PartitionSpec()
+
+
+def test_a_plan_counts_the_average():
+    config = micro_config()
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, hooks=NAME))
+    run = resolve_run(config, 300, jax.devices()[:1])
+    with jax.set_mesh(run.mesh):
+        state = abstract_step(run).abstract_state
+    average = state.sections[NAME].parameters
+    assert jax.tree.map(jnp.shape, average) == jax.tree.map(jnp.shape, state.params)
 
 
 def test_a_checkpoint_without_an_average_is_refused(tmp_path):
