@@ -262,6 +262,7 @@ class _BucketLines:
             self._new += kept
         self._before_first_line = len(self._new)
         self._marked = False
+        self._has_older_file = True
         # Two locks, so the loop can append during an upload.
         self._appending = threading.Lock()
         self._uploading = threading.Lock()
@@ -288,8 +289,12 @@ class _BucketLines:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        self.events.close()
-        self._spool.cleanup()
+        with contextlib.ExitStack() as closed:
+            closed.callback(self._spool.cleanup)
+            closed.callback(self.events.close)
+            # After an error, the last lines show what led to it.
+            with contextlib.suppress(OSError):
+                self._upload_lines()
 
     def _upload_lines(self) -> None:
         with self._uploading:
@@ -303,6 +308,11 @@ class _BucketLines:
                 self._marked = True
                 with self._appending:
                     del self._new[: len(lines)]
+            if self._has_older_file:
+                # The file of an earlier end is older than the parts. In a copy on a disk it would count as
+                # newer.
+                remove(self._workdir.metrics)
+                self._has_older_file = False
 
     def _upload_events(self) -> None:
         with self._uploading:

@@ -166,6 +166,25 @@ def test_metrics_stay_where_a_workdir_is_copied(workdir, tmp_path, copied):
     assert copied == "from a disk" or not list_files(other.metrics_parts)
 
 
+def test_lines_after_a_stop_and_a_resume_stay_in_a_copy(workdir, tmp_path):
+    """A run that a signal stopped has written one file, which the next start leaves behind."""
+    stopped = MetricsFile(workdir, 0)
+    stopped.write(1, {"loss": 0.5, **CLOCK})
+    stopped.finish()
+    stopped.close()
+    killed = MetricsFile(workdir, 1)
+    killed.write(2, {"loss": 1.0, **CLOCK})
+    # An error closes the file without a flush.
+    killed.close()
+    for name in list_files(workdir.root):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(tmp_path / name, read_bytes(workdir.root / name))
+    here = Workdir(tmp_path)
+    resumed = MetricsFile(here, 2)
+    resumed.close()
+    assert [json.loads(line)["step"] for line in read_metric_lines(here)] == [1, 2]
+
+
 @pytest.mark.slow
 def test_a_trace_is_brought_to_the_bucket(workdir):
     state = make_state()
