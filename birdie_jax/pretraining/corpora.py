@@ -95,7 +95,8 @@ def with_corpora_of(branch: Branch, before: Config, config: Config, tokenizer: T
             f"config.init.from: found a run with another tokenizer than that of config.data.corpora; "
             f"allowed: one with the same tokenizer, e.g. by config.data.tokenizer={its_tokenizer}"
         )
-    initial = np.tile(old.initial(), (before.batching.rows, 1))
+    # The number of rows of this run, so a checkpoint of another number is refused.
+    initial = np.tile(old.initial(), (config.batching.rows, 1))
 
     def move(position: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
         states: Int64[np.ndarray, "rows state"] = position[ROW_STREAMS]

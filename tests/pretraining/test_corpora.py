@@ -185,6 +185,15 @@ def test_a_branch_adds_a_corpus_and_continues_the_others(trained, files, tmp_pat
     assert np.all(after[name][:, 1:7:2] >= before[name][:, 1:7:2])
 
 
+def test_a_branch_with_other_rows_is_refused(trained, files, tmp_path):
+    workdir, _ = trained
+    begins = (f"--config.init.from={workdir}@{HALF}", "--config.init.optimizer=true")
+    others = (f"--config.data.tokenizer={workdir}/tokenizer.model", "--config.batching.rows=8")
+    status, output = finish(files.command(tmp_path / "run", "abcd", *begins, *others), devices=4)
+    assert status == 2, output
+    assert "a checkpoint of another architecture: for row_streams" in output and "Traceback" not in output
+
+
 def test_a_branch_with_another_tokenizer_is_refused(trained, files, tmp_path):
     begins = (f"--config.init.from={trained[0]}@{HALF}", "--config.init.optimizer=true")
     status, output = finish(files.command(tmp_path / "run", "abcd", *begins), devices=4)
