@@ -86,6 +86,8 @@ class Checkpoints:
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps or None,
             step_format_fixed_length=8,
+            # A killed process leaves the part of a checkpoint that it has written.
+            cleanup_tmp_directories=True,
             # If a thread fails to create a folder, other threads and the process wait for it for five
             # minutes. A bucket has no folders; there, the thread saves the loop some requests.
             async_options=ocp.options.AsyncOptions(

@@ -12,6 +12,7 @@ description matches the run, all bytes can be read and memory is not full, the b
 
 import errno
 import json
+import os
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple, TypeVar
 
@@ -283,9 +284,8 @@ def _read_on_host(item: epath.Path, names: list[str]) -> dict[str, np.ndarray]:
     if not names:
         return {}
     tree = nested(dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray)))
-    loaded: Any = ocp.PyTreeCheckpointHandler().restore(
-        item, args=ocp.args.PyTreeRestore(restore_args=tree)
-    )
+    arguments = ocp.args.PyTreeRestore(item=tree, restore_args=tree, partial_restore=True)
+    loaded: Any = ocp.PyTreeCheckpointHandler().restore(item, args=arguments)
     return {name: np.asarray(_at(loaded, name)) for name in names}
 
 
@@ -315,17 +315,18 @@ def _guarded(folder: epath.Path, read: Callable[[], Result]) -> Result:
         said = error.__cause__ if type(error) is Exception else error
         if not isinstance(said, READING_ERRORS):
             raise
-        fault = said if _is_failing(said) else _unreadable_file(folder)
+        fault = said if _is_failing(said, folder) else _unreadable_file(folder)
         if fault is not None:
             raise _failure(folder, fault) from error
         raise DamagedError(first_line(said)) from error
 
 
-def _is_failing(error: BaseException) -> bool:
+def _is_failing(error: BaseException, folder: epath.Path) -> bool:
     """Return whether an exception means that the store or the machine fails, not that bytes are damaged."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno not in (errno.ENOENT, errno.EINVAL, errno.ENOTDIR, errno.EISDIR)
-    text = str(error)
+    # The name of a folder may contain such a word.
+    text = str(error).replace(os.fspath(folder), "")
     return any(sign.lower() in text.lower() for sign in _FAILING)
 
 

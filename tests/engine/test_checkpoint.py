@@ -24,6 +24,7 @@ from birdie_jax.engine.checkpoint_format import (
     checksums,
     named_checksums,
     named_checksums_of_host,
+    named_leaves,
     read_description,
 )
 from birdie_jax.errors import CheckpointError, DamagedError, NotFinite, exit_status
@@ -282,6 +283,46 @@ def test_a_failing_store_or_machine_is_never_called_damage(
     with pytest.raises(CheckpointError, match=message):
         restore(checkpoints)
     assert contents(tmp_path) == before
+
+
+def test_some_whole_arrays_that_devices_refuse_are_not_called_damaged(checkpoints, monkeypatch):
+    save(checkpoints, make_state(), 7)
+    folder = checkpoints.directory / "00000007"
+    params = named_leaves({"params": abstract(make_state().params)})
+
+    def fail(*arguments):
+        raise ValueError("this sharding does not divide that array")
+
+    monkeypatch.setattr(checkpoint_reading, "_read_on_devices", fail)
+    with pytest.raises(CheckpointError, match=MISPLACED):
+        checkpoint_reading.read_parameters(folder, params, exactly=True)
+
+
+def test_the_name_of_a_folder_does_not_make_damage_a_failing_store(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(Workdir(tmp_path / "aborted and cancelled"), CheckpointConfig(keep=2))
+    for step in (1, 2):
+        save(checkpoints, make_state(step=step), step)
+    for name in ("_read_on_devices", "_read_on_host"):
+        read = getattr(checkpoint_reading, name)
+
+        def fail(item, wanted, read=read):
+            if "00000002" in str(item):
+                raise ValueError(f"Error reading {item}/d: invalid bytes")
+            return read(item, wanted)
+
+        monkeypatch.setattr(checkpoint_reading, name, fail)
+    assert int(restore(checkpoints).state.step) == 1
+    checkpoints.close()
+
+
+def test_the_rest_of_a_killed_save_is_removed(checkpoints, tmp_path):
+    rest = tmp_path / "checkpoints" / "00000003.orbax-checkpoint-tmp"
+    (rest / "state").mkdir(parents=True)
+    (rest / "state" / "d").write_bytes(b"half")
+    opened = Checkpoints(Workdir(tmp_path), CheckpointConfig(keep=2))
+    save(opened, make_state(step=4), 4)
+    opened.close()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["00000004"]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_, jnp.uint8])
