@@ -156,6 +156,12 @@ def test_a_cycle_lifts_every_class_once():
     assert sorted(np.asarray(lifted_order(state))) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("policy", STEERING)
+def test_a_run_may_have_fewer_decisions_than_classes(policy):
+    _, mixtures = run(start(policy, decisions=1), decisions=2)
+    np.testing.assert_allclose(mixtures.sum(axis=1), 1, rtol=1e-5)
+
+
 def test_attribution_recovers_the_effects_of_shares():
     """A class gets credit for the falls that its past shares cause, even two decisions later."""
     rng = np.random.default_rng(0)

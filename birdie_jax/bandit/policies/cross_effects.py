@@ -43,7 +43,9 @@ def gains_of_lifts(state: BanditState, shares: ClassVector) -> Gains:
     del shares
     place = jnp.maximum(state.count - 1, 0) % (2 * state.classes)
     first = jnp.maximum(current_row(state) - place, 0)
-    falls = jax.lax.dynamic_slice_in_dim(class_falls(state).mean(axis=1), first, state.classes)
+    # A run may have fewer decisions than classes; it then ends before the gains are used.
+    falls = jnp.pad(class_falls(state).mean(axis=1), (0, state.classes))
+    falls = jax.lax.dynamic_slice_in_dim(falls, first, state.classes)
     number = jnp.arange(state.classes) - (state.classes - 1) / 2.0
     slope = jnp.sum(number * falls) / jnp.maximum(jnp.sum(jnp.square(number)), 1.0)
     from_line = falls - falls.mean() - slope * number
