@@ -97,7 +97,7 @@ def train(
             sections.
         workdir: the folder of the run: its checkpoints and metrics; a path, or gs://BUCKET/...
         num_steps: the number of train steps of the whole run, 1 or more; at least the step of the newest
-            checkpoint. A larger number extends a run.
+            checkpoint. A larger number extends a run, and removes the summary of its earlier end.
         log_every_steps: the number of steps between two lines of metrics, 1 or more. Steps after the last
             multiple are not logged.
         checkpoint: how often checkpoints are saved, and how many are kept; None: the defaults.
@@ -230,6 +230,9 @@ def _train(  # noqa: PLR0917
             workdir, first_step, again, writes=watch.processes.first, on_scalars=gauges.on_scalars
         )
         opened.enter_context(closing(file))
+        if first_step < num_steps and watch.processes.first:
+            # The summary of an earlier end would mark a longer run as complete while it trains.
+            remove(workdir.summary)
         window = OpenWindow(int(file.kept.get("tokens_seen", 0)))
         if start.window is not None:
             window = OpenWindow.from_json(start.window)

@@ -189,6 +189,33 @@ def test_a_run_that_a_hook_ends_has_ended(page, tmp_path, saved_every):
     assert outcome.step == 4, "without the rule the run continues"
 
 
+def test_a_summary_is_removed_only_when_the_run_becomes_longer(page, tmp_path):
+    names, workdir = page(0), Workdir(tmp_path / "run")
+    seen = []
+
+    class Looking(Divider):
+        def run(self, state, call):
+            seen.append(workdir.summary.exists())
+            return HookResult(state, {})
+
+        def is_due(self, step, num_steps):
+            return step == 4
+
+    def run(num_steps):
+        batches = FunctionBatches(names["make_batch"], names["mesh"])
+        train(names["step"], batches, [Looking()], workdir=workdir, num_steps=num_steps)
+
+    run(4)
+    workdir.write(workdir.summary, {"completed": True})
+    run(4)
+    with pytest.raises(ConfigError, match="num_steps: found 3; allowed: at least 4"):
+        run(3)
+    assert workdir.summary.exists(), "nothing was trained"
+    run(5)
+    assert seen == [False, False]
+    assert not workdir.summary.exists()
+
+
 @pytest.mark.parametrize(
     ("hook", "said"),
     [
