@@ -101,6 +101,29 @@ def test_script_does_not_put_back_a_wrong_command(stand_ins):
     assert (process.returncode, stand_ins.calls("scontrol")) == (2, [])
 
 
+@pytest.mark.parametrize("status", [75, 137, 143])
+def test_one_process_with_2_ends_the_job_whatever_ends_the_others(stand_ins, status):
+    """Slurm kills the other processes, or they notice that one is lost and end with 75."""
+    said = "srun: error: node7: task 1: Exited with exit code 2"
+    stand_ins.rules(
+        [("--label", [[status, "0: step 1", f"0: a warning\n{said}\nsrun: Terminating StepId"]])]
+    )
+    process = script(stand_ins, "3", *COMMAND)
+    printed = process.communicate(timeout=30)[0].splitlines()
+    assert {"0: step 1", "0: a warning", said} < {*printed}
+    assert printed[-1].startswith("slurm.sbatch: ended with 2: ")
+    assert (process.returncode, stand_ins.calls("scontrol")) == (2, [])
+
+
+@pytest.mark.parametrize(
+    "said", ["srun: error: a: task 1: Exited with exit code 22", "1: Exited with exit code 2"]
+)
+def test_other_statuses_and_the_output_of_a_process_do_not_count_as_2(stand_ins, said):
+    stand_ins.rules([("--label", [[137, "", said]])])
+    process = script(stand_ins, "3", *COMMAND)
+    assert "ended with 137; restart 1 of 3" in process.communicate(timeout=30)[0]
+
+
 def test_a_wrong_configuration_is_not_submitted(stand_ins, launch):
     stand_ins.rules([("--check", [[2, "", "birdie_jax.train: config.no: unknown field"]])])
     done = launch("slurm", *options(), "--", *COMMAND)
