@@ -96,7 +96,7 @@ def _end_values(run: RunRecord) -> dict[str, float]:
         if is_task_score(name):
             found[name.replace("_", " ")] = curves.last_finite(metrics.scalar(name))
     found["tokens seen"] = curves.last_finite(metrics.scalar("tokens_seen"))
-    found["wall time"] = wall_seconds(metrics.scalar("elapsed_seconds"))
+    found["wall time"] = wall_seconds(metrics)
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

@@ -113,7 +113,7 @@ def first_figures(run: RunRecord) -> list[HeadlineFigure]:
         planned = run.planned_steps
         remark = f"{run.last_step:,} steps" + ("" if planned is None else f" of {planned:,} planned")
         figures.append(HeadlineFigure("Tokens seen", count(tokens), remark))
-    seconds = wall_seconds(metrics.scalar("elapsed_seconds"))
+    seconds = wall_seconds(metrics)
     if math.isfinite(seconds):
         machine = f"{run.starts[-1].devices} x {run.starts[-1].device}" if run.starts else ""
         figures.append(HeadlineFigure("Wall time", duration(seconds), machine))

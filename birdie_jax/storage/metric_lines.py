@@ -19,6 +19,8 @@ from birdie_jax.storage.workdir import Workdir
 STEP_LINE_KEY = "step_seconds"
 TIME_PREFIX = "time/"
 """The prefix of the scalars with the seconds of each category, over all starts of a run."""
+BETWEEN_STARTS = f"{TIME_PREFIX}between_starts"
+"""The seconds in which nothing ran."""
 WALL_CLOCK = "unix_time"
 """The time of a line, in seconds since 1970."""
 GOODPUT = "goodput"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.reporting import curves, page_text
+from birdie_jax.reporting.metrics_table import MetricsTable
 from birdie_jax.reporting.sections.bandit_decisions import draw_heatmaps, probability_heatmap
 from birdie_jax.reporting.sections.scalars import wall_seconds
 from birdie_jax.reporting.svg import default_style
@@ -54,9 +55,22 @@ def test_effective_arms():
     np.testing.assert_allclose(curves.effective_arms(mixture), [4.0, 1.0, 2.0])
 
 
-def test_wall_time_sums_the_attempts():
-    assert wall_seconds(np.array([NAN, 10.0, 20.0, 5.0, 15.0])) == pytest.approx(35.0)
-    assert wall_seconds(np.array([10.0, 20.0, 40.0])) == pytest.approx(40.0)
+def table(**scalars):
+    columns = {name.replace("__", "/"): np.array(values) for name, values in scalars.items()}
+    return MetricsTable(np.arange(len(next(iter(columns.values())))), columns, {}, ())
+
+
+def test_wall_time_sums_the_starts():
+    elapsed = [NAN, 35.0, 36.0, 41.0]
+    times = {"time__stepping": [NAN, 33.0, 67.0, 72.0], "time__lost_steps": [NAN, 0.0, 4.0, 4.0]}
+    logged = table(elapsed_seconds=elapsed, **times, time__between_starts=[NAN, 0.0, 900.0, 900.0])
+    assert wall_seconds(logged) == pytest.approx(76.0)
+
+
+def test_wall_time_of_a_run_without_time_use_sums_what_its_clock_shows():
+    assert wall_seconds(table(elapsed_seconds=[NAN, 10.0, 20.0, 5.0, 15.0])) == pytest.approx(35.0)
+    assert wall_seconds(table(elapsed_seconds=[10.0, 20.0, 40.0])) == pytest.approx(40.0)
+    assert np.isnan(wall_seconds(table(loss=[1.0])))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Sections of scalars: training curves, optimizer and machine, and the remaining scalars."""
 
 import numpy as np
-from jaxtyping import Float
 
 from birdie_jax.reporting import curves
+from birdie_jax.reporting.metrics_table import MetricsTable
 from birdie_jax.reporting.page_text import count, duration, fixed, percent
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import (
@@ -17,6 +17,7 @@ from birdie_jax.reporting.scalar_panels import (
 )
 from birdie_jax.reporting.section import HeadlineFigure, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.svg import ACCENT, css_colour
+from birdie_jax.storage.metric_lines import BETWEEN_STARTS, TIME_PREFIX
 
 
 def make_training(run: RunRecord, scalars: tuple[str, ...]) -> Section:
@@ -94,13 +95,20 @@ def _machine_figures(run: RunRecord) -> tuple[HeadlineFigure, ...]:
     if run.arms or len(known):
         figures.append(HeadlineFigure("Tokens a second", count(median), "median of the log lines"))
     if run.arms or "elapsed_seconds" in metrics.scalars:
-        seconds = wall_seconds(metrics.scalar("elapsed_seconds"))
-        figures.append(HeadlineFigure("Wall time", duration(seconds)))
+        figures.append(HeadlineFigure("Wall time", duration(wall_seconds(metrics))))
     return tuple(figures)
 
 
-def wall_seconds(elapsed: Float[np.ndarray, " lines"]) -> float:
-    """Return the total seconds of all attempts of the run; an attempt begins where the clock falls back."""
+def wall_seconds(metrics: MetricsTable) -> float:
+    """Return the seconds in which a run ran, over all its starts; NaN if no line has them.
+
+    Older runs did not log these sums. Of them, only the kept lines of each start count, and a start is only
+    recognised where `elapsed_seconds` falls.
+    """
+    times = [name for name in metrics.scalars if name.startswith(TIME_PREFIX) and name != BETWEEN_STARTS]
+    if times:
+        return sum(curves.last_finite(metrics.scalar(name)) for name in times)
+    elapsed = metrics.scalar("elapsed_seconds")
     elapsed = elapsed[np.isfinite(elapsed)]
     if not len(elapsed):
         return float("nan")
