@@ -109,13 +109,17 @@ find_python() {
 }
 
 install_project() {
-    local extras="$1" marker wanted status=0
+    local extras="$1" marker wanted other status=0
     # Skip the installation if nothing that it depends on has changed.
     marker=".venv/.installed-${extras:-base}"
     wanted=$(cat setup.py setup.cfg pyproject.toml constraints.txt hashes.txt | cksum)
     if [ -f "$marker" ] && [ "$(cat "$marker")" = "$wanted" ]; then return 0; fi
     echo "installing birdie-jax${extras:+ with $extras} and what it needs into .venv"
     : >.venv/.installing || return 1
+    # Sets of extras share packages, so this installation may replace those of other pins.
+    for other in .venv/.installed-*; do
+        if [ -f "$other" ] && [ "$(cat "$other")" != "$wanted" ]; then rm -f "$other"; fi
+    done
     # pip ends with 1 both when it is interrupted and when it fails by itself.
     trap 'exit 130' INT
     install_packages "$extras" pip_install || status=$?

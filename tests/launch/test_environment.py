@@ -149,6 +149,21 @@ def test_a_clone_gets_its_environment_once(clone):
     assert clone.made == INSTALLED
 
 
+def test_packages_of_other_pins_are_replaced_whichever_extras_brought_them(clone):
+    docs = MAKE.replace("''", "docs")
+    for script in (MAKE, docs):
+        assert clone.run(script)[0] == 0
+    assert clone.made == ["venv", *INSTALLED, *INSTALLED]
+    assert clone.run(MAKE) == (0, "", "")
+    pins = clone.folder / "setup.cfg"
+    pins.write_text("other pins")
+    assert clone.run(docs)[0] == 0
+    pins.write_text("")
+    assert clone.made == INSTALLED
+    assert clone.run(MAKE)[0] == 0
+    assert clone.made == INSTALLED
+
+
 def broken(clone, how):
     """Break the environment of a clone in one of the ways of `FAULTS`."""
     python, venv = clone.venv / "bin/python", clone.venv
