@@ -1,10 +1,19 @@
 #!/usr/bin/env bash
 # Creates .venv, trains configs/tiny.py, evaluates the model on copying lines of Python that it has never seen, and
 # prints the path of the report. If you stop and restart it, it resumes from the newest checkpoint. Arguments are passed
-# to the training.
+# to the training. WORKDIR is the folder of the run; the default is runs/tiny.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . launch/environment.sh
+for argument in "$@"; do
+    case "$argument" in
+    --workdir | --workdir=* | -workdir | -workdir=*)
+        # The evaluation and the report would be those of another run.
+        refuse "found $argument; allowed: the environment variable, WORKDIR=FOLDER bash launch/quickstart.sh"
+        exit 2
+        ;;
+    esac
+done
 extra=$(gpu_extra)
 if [ -n "$extra" ]; then echo "found an NVIDIA driver: JAX is installed for $extra"; fi
 make_environment "$extra"

@@ -164,6 +164,15 @@ def test_packages_of_other_pins_are_replaced_whichever_extras_brought_them(clone
     assert clone.made == INSTALLED
 
 
+@pytest.mark.parametrize("given", ["--workdir=runs/mine", "--seed=1 --workdir runs/mine"])
+def test_the_quickstart_refuses_a_workdir_that_only_training_would_get(clone, given):
+    shutil.copy(REPOSITORY / "launch/quickstart.sh", clone.folder / "launch")
+    status, stdout, stderr = clone.run(f"bash launch/quickstart.sh {given}")
+    assert (status, stdout, clone.made) == (2, "", [])
+    (line,) = stderr.splitlines()
+    assert line.startswith("birdie-jax: found --workdir") and "WORKDIR=FOLDER" in line
+
+
 def broken(clone, how):
     """Break the environment of a clone in one of the ways of `FAULTS`."""
     python, venv = clone.venv / "bin/python", clone.venv
