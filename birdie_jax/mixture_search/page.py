@@ -117,7 +117,10 @@ def with_shares(
 
 
 def surface_plot(findings: Findings, stage: int) -> str:
-    """Return a plot of the predicted objective over the shares of the two largest classes of a stage."""
+    """Return a plot of the predicted objective over the shares of the two largest classes of a stage.
+
+    The design must have three classes or more.
+    """
     found, names = findings.found.shares, findings.design.classes
     first, second = sorted(np.argsort(found[stage])[-2:].tolist())
     figure, axes = labelled_axes(_SIZE, f"share of {names[first]}", f"share of {names[second]}")
@@ -189,9 +192,11 @@ def render_page(findings: Findings, title: str, base: str, command: str) -> str:
     """
     with default_style():
         test = left_out_plot(findings)
+        # With two classes, the share of one leaves no choice for the other.
         surfaces = [
             (f"stage {stage + 1}" if findings.design.stages > 1 else "", surface_plot(findings, stage))
             for stage in range(findings.design.stages)
+            if len(findings.design.classes) > 2
         ]
         plots = [
             (name, class_plot(findings, column)) for column, name in enumerate(findings.design.classes)

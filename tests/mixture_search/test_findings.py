@@ -154,6 +154,17 @@ def test_the_page_shows_tables_and_plots(found):
     assert lines[0].split()[-1] == "found"
 
 
+def test_two_classes_have_curves_and_no_surface():
+    classes = CLASSES[:2]
+    design = Design(classes, (0.9, 0.1), 1, 0)
+    losses = 2.0 + np.exp(-design.points(12)[:, 0])
+    page = render_page(
+        Findings(design, classes, np.full(2, 0.5), 12, np.arange(12), losses), "two", "base", "command"
+    )
+    assert page.count("<svg ") == 1 + len(classes)
+    assert "two largest classes" not in page
+
+
 def test_other_shares_keep_the_proportions_of_the_rest():
     mixture = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
     varied = with_shares(mixture, 0, [0], np.array([[0.0], [0.5], [0.9]]))
