@@ -70,14 +70,15 @@ def read_records(path: Path) -> list[Record]:
 def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
     """Return the number of whole lines in `path` from an earlier run of the same command.
 
-    Truncate a last line without a line end, which an interruption leaves.
+    Truncate a last line without a line end, which an interruption leaves. Do not change a file with other
+    content.
 
     Args:
         path: the output file.
         expected: the fields that each line of the whole output must have: record, sample and settings.
 
     Raises:
-        PromptError: the file cannot be read, or has other content.
+        PromptError: the file cannot be read or written, or has other content.
     """
     if not path.exists():
         return 0
@@ -86,28 +87,44 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
         return 0
     other = f"{path}: exists, and"
     try:
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
+        *lines, unfinished = path.read_bytes().split(b"\n")
     except OSError as error:
         raise PromptError(f"{path}: cannot be read: {describe_os_error(error)}") from error
-    lines = whole.splitlines()
-    if len(lines) > len(expected):
-        raise PromptError(f"{other} has {len(lines)} lines; this command writes {len(expected)}")
-    for number, (line, fields) in enumerate(zip(lines, expected, strict=False), start=1):
+    count = len(lines) + bool(unfinished)
+    if count > len(expected):
+        raise PromptError(f"{other} has {count} lines; this command writes {len(expected)}")
+    same = [_is_answer(line, fields) for line, fields in zip(lines, expected, strict=False)]
+    if unfinished:
+        same.append(_begins_answer(unfinished, expected[len(lines)]))
+    if not all(same):
+        raise PromptError(
+            f"{other} its line {same.index(False) + 1} is not an answer of this command to its record and "
+            "settings; allowed: another --output, or the same command to resume it"
+        )
+    if unfinished:
         try:
-            found = parse_json(line)
-            # Compare text, because NaN is not equal to itself.
-            same = json.dumps({name: found.get(name) for name in fields}) == json.dumps(fields)
-        except (ValueError, AttributeError):
-            same = False
-        if not same:
-            raise PromptError(
-                f"{other} its line {number} is not an answer of this command to its record and settings; "
-                "allowed: another --output, or the same command to resume it"
-            )
+            os.truncate(path, sum(len(line) + 1 for line in lines))
+        except OSError as error:
+            raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
     return len(lines)
+
+
+def _is_answer(line: bytes, fields: Record) -> bool:
+    try:
+        found = parse_json(line)
+        # Compare text, because NaN is not equal to itself.
+        return json.dumps({name: found.get(name) for name in fields}) == json.dumps(fields)
+    except (ValueError, AttributeError):
+        return False
+
+
+def _begins_answer(line: bytes, fields: Record) -> bool:
+    """Return whether an unfinished line agrees with the line of an answer, in either form of `to_jsonl`."""
+    for ascii_only in (False, True):
+        begin = json.dumps(fields, ensure_ascii=ascii_only)[:-1].encode(errors="surrogatepass")
+        if line.startswith(begin[: len(line)]):
+            return True
+    return False
 
 
 def to_jsonl(records: Iterable[Record]) -> str:

@@ -76,26 +76,49 @@ def test_a_command_resumes_after_the_last_whole_line(tmp_path):
     assert path.read_text() == lines
 
 
-@pytest.mark.parametrize(
-    "line", [json.dumps({**EXPECTED[0], "settings": "other"}), json.dumps({"prompt": "one"}), "[1]", "{"]
-)
-def test_an_output_of_another_command_is_refused(tmp_path, line):
+# The half character in the second answer makes its line ASCII.
+@pytest.mark.parametrize("generated", ["\u00f6", "\ud800"])
+def test_a_command_resumes_after_an_interruption_at_any_byte(tmp_path, generated):
     path = tmp_path / "answers.jsonl"
-    path.write_text(line + "\n")
+    record = {"prompt": "\u00f6ne", "sample": 0, "settings": "abc"}
+    whole = to_jsonl([{**record, "generated": generated, "stopped_by": "end"}]).encode()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert count_finished_lines(path, [record]) == 0
+        assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("content", "number"),
+    [
+        (json.dumps({**EXPECTED[0], "settings": "other"}) + "\n", 1),
+        (json.dumps({"prompt": "one"}) + "\n", 1),
+        ("[1]\n", 1),
+        ("{\n", 1),
+        ('{"my": "notes"}', 1),
+        ("my\nnotes", 1),
+        (to_jsonl(EXPECTED[:1]) + json.dumps(EXPECTED[2]), 2),
+    ],
+)
+def test_an_output_of_another_command_is_refused(tmp_path, content, number):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(content)
     with pytest.raises(PromptError) as error:
         count_finished_lines(path, EXPECTED)
     assert str(error.value) == (
-        f"{path}: exists, and its line 1 is not an answer of this command to its record and settings; "
-        "allowed: another --output, or the same command to resume it"
+        f"{path}: exists, and its line {number} is not an answer of this command to its record and "
+        "settings; allowed: another --output, or the same command to resume it"
     )
-    assert path.read_text() == line + "\n"
+    assert path.read_text() == content
 
 
 def test_an_output_with_too_many_lines_is_refused(tmp_path):
     path = tmp_path / "answers.jsonl"
-    path.write_text("{}\n" * 4)
-    with pytest.raises(PromptError, match="exists, and has 4 lines; this command writes 3"):
-        count_finished_lines(path, EXPECTED)
+    for content in ("{}\n" * 4, to_jsonl(EXPECTED) + "my notes"):
+        path.write_text(content)
+        with pytest.raises(PromptError, match="exists, and has 4 lines; this command writes 3"):
+            count_finished_lines(path, EXPECTED)
+        assert path.read_text() == content
 
 
 # Any JSON value, including half characters (lone surrogates).
