@@ -8,7 +8,7 @@ exports needs no change. The full gradient of W is computed, so LoRA saves memor
 state.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -68,10 +68,12 @@ def adapt(
         make: policies -> an optimizer of parameters with these policies.
 
     Raises:
-        ConfigError: a name matches no hidden matrix.
+        ConfigError: a name matches no hidden matrix outside the head.
     """
     named = _named(policies)
-    maps = _chosen_maps(settings, named)
+    head = [name for name in named if name.startswith(f"{TASK_HEAD}/")]
+    hidden = [name for name, policy in named.items() if policy.hidden_matrix and name not in head]
+    maps = _chosen_maps(settings, hidden)
     scale = settings.alpha / settings.rank
     own: dict[str, Any] = {
         name: {
@@ -79,7 +81,6 @@ def adapt(
         }
         for name in maps
     }
-    head = [name for name in named if name.startswith(f"{TASK_HEAD}/")]
     inner = make(own | {name: named[name] for name in head})
 
     def whole(params: Mapping[str, Array]) -> dict[str, Array]:
@@ -118,8 +119,7 @@ def _named(tree: PyTree) -> dict[str, Any]:
     return {"/".join(str(part.key) for part in path): leaf for path, leaf in paths}
 
 
-def _chosen_maps(settings: FinetuneLoraConfig, policies: Mapping[str, ParameterPolicy]) -> list[str]:
-    hidden = [name for name, policy in policies.items() if policy.hidden_matrix]
+def _chosen_maps(settings: FinetuneLoraConfig, hidden: Sequence[str]) -> list[str]:
     chosen: set[str] = set()
     for pattern in settings.maps.split(","):
         fitting = [name for name in hidden if fnmatchcase(name, pattern.strip())]

@@ -102,6 +102,22 @@ def test_only_the_chosen_maps_change_by_a_low_rank_update():
     assert kept <= 3 * factors + 2 * 20 + 3
 
 
+def test_a_pooler_is_trained_in_full():
+    policies = POLICIES | {
+        "task_head": {"pooler": {"kernel": ParameterPolicy((None, None), True, hidden_matrix=True)}}
+    }
+    params = first_params()
+    params["task_head"] = {"pooler": params["task_head"]}
+    optimizer = adapt(FinetuneLoraConfig(rank=RANK), policies, adam)
+    state = optimizer.init(params)
+    assert set(state.factors) == {"blocks/mixer/kernel", "blocks/mlp/kernel"}
+    updates, _ = optimizer.update(params, state, params)
+    pooler = updates["task_head"]["pooler"]["kernel"]
+    assert np.linalg.matrix_rank(pooler) == min(pooler.shape) > RANK
+    with pytest.raises(ConfigError, match=r"found 'task_head/\*'; allowed: .*, blocks/mlp/kernel$"):
+        adapt(FinetuneLoraConfig(rank=RANK, maps="task_head/*"), policies, adam)
+
+
 def test_an_unknown_map_is_refused():
     settings = FinetuneLoraConfig(rank=2, maps="*/mixer/*, *attention*")
     with pytest.raises(
