@@ -1,5 +1,6 @@
 """Selects the tokens of packed rows that stay, and builds the rows that the next layer reads."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -53,12 +54,34 @@ def samples_sum(values: Shaped[Array, "rows length"], segment_ids: TokenIds) -> 
     return jax.vmap(of_row)(values.astype(jnp.int32), segment_ids)
 
 
+# A share in integers is four digits of 5 bits. The product of a digit and 2 ** 25 tokens fits in int32.
+_DIGITS, _DIGIT_BITS = 4, 5
+SHARE_UNITS = 2 ** (_DIGITS * _DIGIT_BITS)
+"""A share is a number of these parts of 1, rounded up, so 0.7 of 5 tokens are not less than 3.5."""
+
+
+def share_of(tokens: TokenIds, share: float | TokenNumbers) -> TokenIds:
+    """Return a share of each number of tokens, at most 2 ** 25, rounded half up.
+
+    The results equal those of `settings.kept_tokens`, which sizes rows, because both use integers. In
+    float32 they would differ.
+    """
+    units = share * SHARE_UNITS
+    whole = math.ceil(units) if isinstance(units, float) else jnp.ceil(units).astype(jnp.int32)
+    rest = 0
+    for place in range(_DIGITS - 1):
+        digit = (whole >> place * _DIGIT_BITS) % 2**_DIGIT_BITS
+        rest = (digit * tokens + rest) >> _DIGIT_BITS
+    first = whole >> (_DIGITS - 1) * _DIGIT_BITS
+    return (first * tokens + rest + 2 ** (_DIGIT_BITS - 1)) >> _DIGIT_BITS
+
+
 def quotas(tokens: PackedTokens, share: float | TokenNumbers) -> TokenIds:
     """Return, for each token, the number of prunable tokens that its sample keeps.
 
     A sample keeps its share of all its original tokens, rounded. Protected tokens count, and always stay.
     """
-    kept = jnp.floor(share * tokens.sample_tokens + 0.5).astype(jnp.int32)
+    kept = share_of(tokens.sample_tokens, share)
     return jnp.maximum(kept - samples_sum(tokens.protected, tokens.segment_ids), 0)
 
 

@@ -1,5 +1,6 @@
 """The settings of pruning, which determine how many tokens stay, and which."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -12,6 +13,7 @@ from birdie_jax.config_sections import FinetunePruningConfig
 from birdie_jax.errors import ConfigError, PruningError, nearest_first, shown
 from birdie_jax.models.influence import DIRECTIONS, NORMS, READOUTS
 from birdie_jax.pruning.policies import POLICIES
+from birdie_jax.pruning.samples import SHARE_UNITS
 
 Share = float | Float[Array, "*tokens"]
 """A share of a sample's tokens, or one share per token."""
@@ -49,8 +51,9 @@ def kept_tokens(share: float, tokens: int, protected: int = 1) -> int:
         tokens: the number of tokens in the sample.
         protected: the number of tokens that are never dropped.
     """
-    # Round half up, as in `samples.kept_mask`.
-    return max(protected, int(share * tokens + 0.5))
+    # The same integers as in `samples.share_of`.
+    units = math.ceil(share * SHARE_UNITS)
+    return max(protected, (units * tokens + SHARE_UNITS // 2) // SHARE_UNITS)
 
 
 # Norms that only policies and plots use.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.pruning.policies import POLICIES, ScoredLayer
-from birdie_jax.pruning.samples import gather, gather_order, kept_mask, whole_rows
+from birdie_jax.pruning.samples import gather, gather_order, kept_mask, quotas, share_of, whole_rows
 from birdie_jax.pruning.settings import check_shares, constant_shares, kept_tokens, linear_shares
 
 LENGTH = 40
@@ -95,6 +95,30 @@ def test_tokens_that_the_baselines_keep():
     assert kept("uniform", 0.5) == [2, 4, 7, 9, 10, 11]
     assert kept("random", 0.5) == kept("random", 0.5)
     assert len({tuple(kept("random", 0.5, seed)) for seed in range(6)}) > 3
+
+
+@pytest.mark.parametrize(("layers", "keep"), [(12, 0.5), (12, 0.7), (24, 0.1), (7, 0.93)])
+def test_rows_have_room_for_the_tokens_that_stay(layers, keep):
+    """Each sample of the row has another number of tokens, and this number is also a row's length."""
+    lengths = np.concatenate([np.arange(1, 1500), 2 ** np.arange(11, 25) - 1, [2**24]])
+    segments = jnp.arange(1, len(lengths) + 1, dtype=jnp.int32)[None]
+    nothing = jnp.zeros(segments.shape, bool)
+    tokens = whole_rows(segments, nothing, nothing)._replace(
+        sample_tokens=jnp.asarray(lengths[None], jnp.int32)
+    )
+    for share in linear_shares(keep, layers):
+        expected = [kept_tokens(share, length, protected=0) for length in lengths.tolist()]
+        np.testing.assert_array_equal(quotas(tokens, share)[0], expected)
+        assert np.abs(expected - share * lengths).max() <= 0.5 + lengths.max() / 2**20
+
+
+def test_halves_are_rounded_up():
+    # 258 tokens times 7 / 12 are 150.5; in float64 the share is slightly below 7 / 12.
+    assert kept_tokens(linear_shares(0.5, 12)[10], 258) == 151
+    tokens = jnp.arange(200)[None]
+    for tenths in range(1, 11):
+        for share in (tenths / 10, jnp.full(tokens.shape, tenths / 10)):
+            np.testing.assert_array_equal(share_of(tokens, share), (tenths * tokens + 5) // 10)
 
 
 def test_schedules():
