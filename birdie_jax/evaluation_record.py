@@ -113,7 +113,7 @@ class ModelDifference:
 
     Attributes:
         model: the other model.
-        pairs: the number of questions that both models answered.
+        pairs: the number of questions, or documents of a text, that both models answered.
         metrics: the difference of the means, by metric.
     """
 

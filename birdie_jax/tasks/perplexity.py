@@ -81,7 +81,8 @@ class Perplexity(Task):
     """Predict held-out text.
 
     Each document and bucket of positions has a scored answer. Its weight is its number of bytes. The
-    position of a token is the number of tokens before it in its window, without the start token.
+    position of a token is the number of tokens before it in its window, without the start token. The
+    answers of a document are one unit: a single document has an interval without width.
 
     Metrics: bits_per_byte; tokens_per_byte; loss in nats per token; perplexity.
 
@@ -168,6 +169,10 @@ class Perplexity(Task):
         """Return the loss in nats per token, and the perplexity."""
         loss = means["bits_per_byte"] * math.log(2) / means["tokens_per_byte"]
         return {"loss": loss, "perplexity": perplexity_of(loss)}
+
+    def unit_of(self, answer: ScoredAnswer) -> str:
+        """Return the document: its buckets have other bytes with another tokenizer."""
+        return answer.details["document"]
 
     def documents(self, tokenizer: Tokenizer) -> Iterator[TokenizedText]:
         """Yield the documents that have tokens, in the order of the source.

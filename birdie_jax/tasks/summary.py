@@ -96,7 +96,8 @@ def _cut(text: str) -> str:
 def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:
     """Return the mean and interval of each metric and each derived metric, except inner metrics.
 
-    `Task.rescored` first scores the answers among themselves.
+    The answers of a unit (`Task.unit_of`) are drawn as one. `Task.rescored` first scores the units among
+    themselves.
 
     Args:
         task: the task.
@@ -108,7 +109,7 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
     """
     if not any(answer.metrics for answer in answers):
         return {}
-    answers = task.rescored(answers)
+    answers = task.rescored(_units(task, answers))
     names, derived, derive = _metrics_of(task, answers[0])
     found = bootstrap_means(_scores(answers, names), _weights(answers), seed, derive)
     return _without_inner(task, [*names, *derived], found)
@@ -117,10 +118,10 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
 def paired_differences(
     task: Task, first: Sequence[ScoredAnswer], second: Sequence[ScoredAnswer], seed: int = 0
 ) -> tuple[dict[str, Interval], int]:
-    """Return the second model's scores minus the first's, on the questions that both models answered.
+    """Return the second model's scores minus the first's, on the units that both models answered.
 
-    `Task.rescored` first scores the answers to these questions among themselves. The result includes
-    derived metrics and excludes inner metrics.
+    A unit is a question, or what `Task.unit_of` names. `Task.rescored` first scores these units among
+    themselves. The result includes derived metrics and excludes inner metrics.
 
     Args:
         task: the task.
@@ -129,13 +130,14 @@ def paired_differences(
         seed: the seed of the bootstrap's resamples, which both models share.
 
     Returns:
-        The difference of the means of each metric, with its interval; and the number of questions.
+        The difference of the means of each metric, with its interval; and the number of units.
 
     Raises:
         ValueError: the answers differ in the names of their metrics.
     """
-    others = {answer.question.name: answer for answer in second}
-    both = [(answer, others[answer.question.name]) for answer in first if answer.question.name in others]
+    others = {unit.question.name: unit for unit in _units(task, second)}
+    units = _units(task, first)
+    both = [(unit, others[unit.question.name]) for unit in units if unit.question.name in others]
     if not both:
         return {}, 0
     ours, theirs = (task.rescored(answers) for answers in zip(*both, strict=True))
@@ -144,6 +146,23 @@ def paired_differences(
         _scores(ours, names), _scores(theirs, names), _weights(ours), _weights(theirs), seed, derive=derive
     )
     return _without_inner(task, [*names, *derived], found), len(both)
+
+
+def _units(task: Task, answers: Sequence[ScoredAnswer]) -> list[ScoredAnswer]:
+    """Return an answer for each unit, with the name of the unit, in the order of their first answers."""
+    parts: dict[str, list[ScoredAnswer]] = {}
+    for answer in answers:
+        parts.setdefault(task.unit_of(answer), []).append(answer)
+    return [_joined(unit, of_unit) for unit, of_unit in parts.items()]
+
+
+def _joined(unit: str, parts: Sequence[ScoredAnswer]) -> ScoredAnswer:
+    named = parts[0]._replace(question=parts[0].question._replace(name=unit))
+    if len(parts) == 1:
+        return named
+    names, weights = list(named.metrics), _weights(parts)
+    means = np.average(_scores(parts, names), axis=0, weights=weights).tolist()
+    return named._replace(metrics=dict(zip(names, means, strict=True)), weight=float(weights.sum()))
 
 
 def _metrics_of(task: Task, answer: ScoredAnswer) -> tuple[list[str], list[str], Derive | None]:

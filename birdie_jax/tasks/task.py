@@ -127,6 +127,15 @@ class Task(abc.ABC):
         del means
         return {}
 
+    def unit_of(self, answer: ScoredAnswer) -> str:
+        """Return the name of the independent unit that an answer is a part of; by default, its question.
+
+        The answers of a unit count as one answer with their weighted mean scores: intervals resample
+        units, and differences between models pair them. Override it if several answers are parts of one
+        document.
+        """
+        return answer.question.name
+
     def rescored(self, answers: Sequence[ScoredAnswer]) -> Sequence[ScoredAnswer]:
         """Return answers, in order, with the scores that they have among themselves.
 
@@ -134,7 +143,7 @@ class Task(abc.ABC):
         rank does. Then groups are scored without the other answers.
 
         Args:
-            answers: a non-empty subset of the answers that `measure` returned.
+            answers: the answers of a non-empty subset of the units; see `unit_of`.
         """
         return answers
 

@@ -7,10 +7,12 @@ import pytest
 import scipy.stats
 
 from birdie_jax.tasks import Question, ScoredAnswer
+from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
 from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.labelled_text import LabelledText
 from birdie_jax.tasks.masked_text import MaskedText
 from birdie_jax.tasks.metrics import class_scores, confusion, correlation_scores
+from birdie_jax.tasks.perplexity import Perplexity
 from birdie_jax.tasks.summary import mean_scores, paired_differences
 
 COUNT, SEED = 60, 7
@@ -157,3 +159,36 @@ def test_differences_of_the_largest_perplexities_are_finite():
     for second, wanted in ((large, 0), (small, pytest.approx(-sys.float_info.max))):
         found, _ = paired_differences(MaskedText(path="x"), large, second)
         assert found["perplexity"].mean == wanted
+
+
+def test_the_parts_of_a_document_are_drawn_and_paired_as_one():
+    random = np.random.default_rng(6)
+    task, sizes = Perplexity(path="x"), random.integers(20, 90, COUNT)
+    models, rates = [], []
+    # With other tokenizers, a part of the same name has other bytes, and documents have other parts.
+    for parts in (5, 3):
+        found, of_documents = [], []
+        for number, size in enumerate(sizes):
+            own = random.multinomial(size - parts, np.full(parts, 1 / parts)) + 1.0
+            own[-1] += size - own.sum()
+            scores = random.gamma(2, size=(parts, 2))
+            for part, (weight, (bits, tokens)) in enumerate(zip(own, scores, strict=True)):
+                question = Question(f"d{number} from {part}", "", ("",), groups={"position": part})
+                metrics = {"bits_per_byte": bits, "tokens_per_byte": tokens}
+                details = {"document": f"d{number}"}
+                found.append(ScoredAnswer(question, "", metrics, weight=weight, details=details))
+            of_documents.append(own @ scores / size)
+        models.append(found)
+        rates.append(np.array(of_documents))
+    weights = sizes.astype(float)
+    expected = bootstrap_differences(*rates, weights, weights, SEED)[0]
+    differences, pairs = paired_differences(task, *models, SEED)
+    assert pairs == COUNT
+    found = differences["bits_per_byte"]
+    assert [found.mean, found.low, found.high] == pytest.approx(
+        [expected.mean, expected.low, expected.high]
+    )
+    alone, expected = mean_scores(task, models[0])["bits_per_byte"], bootstrap_means(rates[0], weights)[0]
+    assert [alone.mean, alone.low, alone.high] == pytest.approx(
+        [expected.mean, expected.low, expected.high]
+    )
