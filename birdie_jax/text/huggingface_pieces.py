@@ -1,12 +1,16 @@
 """The pieces of a tokenizer.json, using the library `tokenizers` (the extra `huggingface`)."""
 
 import json
+import re
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, Integer
 
 from birdie_jax.errors import DataError
+
+# A piece of byte fallback, for a byte of a character that has no piece.
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class HuggingFacePieces:
@@ -87,14 +91,20 @@ class HuggingFacePieces:
         lengths = np.ones(self.count, np.int64)
         added = self._tokenizer.get_added_tokens_decoder()
         for piece in range(self.count):
+            text = self._tokenizer.id_to_token(piece) or ""
             if piece in added:
                 lengths[piece] = len(added[piece].content.encode())
             elif self._by_bytes:
                 # Each byte is written as one character. Unused ids occur in no text.
-                lengths[piece] = len(self._tokenizer.id_to_token(piece) or "")
-            else:
-                lengths[piece] = len(self._tokenizer.decode([piece], skip_special_tokens=False).encode())
+                lengths[piece] = len(text)
+            elif not _BYTE_PIECE.fullmatch(text):
+                # Many decoders strip the space at an end of the text, so measure the piece inside.
+                size = self._decoded_bytes([piece] * 3) - self._decoded_bytes([piece] * 2)
+                lengths[piece] = max(size, 1)
         return lengths
+
+    def _decoded_bytes(self, pieces: list[int]) -> int:
+        return len(self._tokenizer.decode(pieces, skip_special_tokens=False).encode())
 
 
 def _is_by_bytes(decoder: object) -> bool:

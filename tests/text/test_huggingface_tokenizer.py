@@ -74,6 +74,41 @@ def test_decoding_returns_the_normalised_text(text):
     assert NUM_SPECIAL_TOKENS not in tokens
 
 
+REPLACE_AND_STRIP = decoders.Sequence(
+    [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
+)
+
+
+@pytest.mark.parametrize("decoder", [REPLACE_AND_STRIP, decoders.Metaspace()], ids=["strip", "metaspace"])
+def test_a_piece_has_its_bytes_inside_a_text(decoder):
+    """The decoders of Llama 2 and of T5 strip the first space of a text."""
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "t", "h", "▁t", "▁th"]
+    made = tokenizers.Tokenizer(
+        models.BPE(
+            {name: number for number, name in enumerate(names)},
+            [("▁", "t"), ("▁t", "h")],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoder
+    tokenizer = Tokenizer.from_bytes(made.to_str().encode(), "tokenizer.json")
+    text = "th  \u4e2dt th"
+    tokens = tokenizer.encode(text)
+    expected = {"▁": 1, "t": 1, "h": 1, "▁t": 2, "▁th": 3}
+    lengths = [expected.get(names[token - NUM_SPECIAL_TOKENS], 1) for token in tokens]
+    assert tokenizer.byte_lengths()[tokens].tolist() == lengths
+    # The normalizer adds a space.
+    assert sum(lengths) == 1 + len(text.encode())
+
+
 def test_text_like_a_special_token_stays_text(tokenizer):
     tokens = tokenizer.encode("<|endoftext|>")
     assert len(tokens) > 1
