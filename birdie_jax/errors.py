@@ -173,7 +173,7 @@ class SavedStateError(BirdieError, ValueError):
 
 
 class ScoreError(BirdieError, ValueError):
-    """A model's score of a sample is NaN or infinite, so it has no order; the message names the sample."""
+    """A model's scores have no order: one is NaN or infinite; the message names the sample or question."""
 
     status = 1
 

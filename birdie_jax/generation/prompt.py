@@ -24,12 +24,14 @@ class Prompt(NamedTuple):
         start: the token between the two; None: no token.
         special_tokens: the special tokens that the answer may contain; None: all that any answer may
             contain.
+        name: what errors call the prompt.
     """
 
     context: Int32[np.ndarray, " context"]
     target_prefix: Int32[np.ndarray, " prefix"]
     start: int | None = START
     special_tokens: tuple[int, ...] | None = None
+    name: str = "a prompt"
 
     @property
     def tokens(self) -> Int32[np.ndarray, " tokens"]:

@@ -141,7 +141,10 @@ class HarnessModel(LM):
         ]
         self._warn(cut)
         found = self._model.continuation_likelihoods(
-            [one.prompt for one in cut],
+            [
+                one.prompt._replace(name=f"context {shown(context)}")
+                for one, context in zip(cut, by_context, strict=True)
+            ],
             [[tokens[number] for number in numbers] for numbers in by_context.values()],
         )
         result = {

@@ -53,7 +53,8 @@ class Task(abc.ABC):
 
         Raises:
             DataError: the task's data cannot be read. The message names file and record.
-            ScoreError: a score of the model's head is not finite. The message names the sample.
+            ScoreError: a score of the model's head is not finite, or the choices of a question have no
+                most likely one. The message names the sample or the question.
         """
 
     @property

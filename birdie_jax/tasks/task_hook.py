@@ -156,8 +156,8 @@ class TaskEvaluation:
 
         Raises:
             ConfigError: the task of `config.eval.stop_when` does not have the rule's metric.
-            TrainingDiverged: a score of the model's head is not finite. The message names step, task and
-                sample.
+            TrainingDiverged: the model's scores of a sample or a question have no order. The message names
+                step, task, and sample or question.
         """
         model = self._model_with(state.params)
         scalars: dict[str, float] = {}

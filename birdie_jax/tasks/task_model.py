@@ -190,7 +190,8 @@ class TaskModel:
         for question in questions:
             try:
                 prompt = prompt_of(question, self.arm.objective, self.tokenizer)
-                self._generator.check_length(prompt, max_tokens, f"question {question.name}")
+                prompt = prompt._replace(name=f"question {question.name}")
+                self._generator.check_length(prompt, max_tokens, prompt.name)
             except PromptError as error:
                 refused.append(f"question {question.name}: {error}")
             except PromptTooLong as error:
@@ -243,7 +244,11 @@ class TaskModel:
         choices: Sequence[Sequence[str]],
         progress: Progress = no_progress,
     ) -> list[list[Likelihood]]:
-        """Return the likelihood of each choice as the answer to its prompt. Each prompt is read once."""
+        """Return the likelihood of each choice as the answer to its prompt. Each prompt is read once.
+
+        Raises:
+            ScoreError: the choices of a prompt have no most likely one; see `continuation_likelihoods`.
+        """
         tokens = [[self.tokenizer.encode(text) for text in texts] for texts in choices]
         return self.continuation_likelihoods(prompts, tokens, progress)
 
@@ -253,7 +258,11 @@ class TaskModel:
         continuations: Sequence[Sequence[np.ndarray]],
         progress: Progress = no_progress,
     ) -> list[list[Likelihood]]:
-        """Return the likelihood of each continuation, int32 [tokens], of each prompt."""
+        """Return the likelihood of each continuation, int32 [tokens], of each prompt.
+
+        Raises:
+            ScoreError: a log-likelihood is NaN, or all of a prompt are -inf. The message names the prompt.
+        """
 
         def score(batch: Sequence[int]) -> list[Any]:
             return self._scorer.score(
@@ -261,7 +270,10 @@ class TaskModel:
             )
 
         found = self._in_batches([len(prompt.tokens) for prompt in prompts], score, progress)
-        return [[Likelihood(*choice) for choice in of_question] for of_question in found]
+        likelihoods = [[Likelihood(*choice) for choice in of_question] for of_question in found]
+        for prompt, of_prompt in zip(prompts, likelihoods, strict=True):
+            _check_order(prompt.name, [one.log_likelihood for one in of_prompt])
+        return likelihoods
 
     def text_losses(
         self,
@@ -435,3 +447,12 @@ class TaskModel:
         lengths = [len(prompt.tokens) for prompt in prompts]
         answers = self._in_batches(lengths, answer, progress, max_tokens)
         return [tuple(found) for found in answers]
+
+
+def _check_order(name: str, log_likelihoods: Sequence[float]) -> None:
+    """Check that one of the log-likelihoods is the highest; else the first choice would win."""
+    if np.isnan(log_likelihoods).any() or (len(log_likelihoods) and max(log_likelihoods) == -np.inf):
+        raise ScoreError(
+            f"{name}: found the log-likelihoods {', '.join(map(str, log_likelihoods))}; allowed: numbers, "
+            "at least one of them finite; a model that has diverged gives NaN"
+        )

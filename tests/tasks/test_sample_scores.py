@@ -1,4 +1,4 @@
-"""Every task refuses scores of heads that are not finite, and names the sample."""
+"""Every task refuses scores that have no order, and names the sample or the question."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from birdie_jax.config import parse_config
 from birdie_jax.errors import ScoreError
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.generation.likelihood import Likelihood, Scorer
 from birdie_jax.tasks.contract_nli import ContractNLI
 from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.labelled_text import LabelledText
@@ -24,6 +25,7 @@ from tests.forked_verbs import run_commands
 from tests.tasks.glue_folders import write_glue, write_unlabelled
 from tests.tasks.json_lines import write_lines
 from tests.tasks.tiny_task_model import tiny_task_model
+from tests.tasks.toy_tasks import Picks
 
 MICRO = runpy.run_path(str(Path(__file__).parents[1] / "finetuning" / "micro_head.py"))["get_config"]
 
@@ -97,6 +99,23 @@ def test_a_score_that_is_not_finite_names_the_sample(tmp_path, monkeypatch, make
         message = f"{where}: found {wrong} among the head's scores; allowed: finite numbers"
         with pytest.raises(ScoreError, match=f"^{re.escape(message)}$"):
             task.measure(tiny_task_model())
+
+
+@pytest.mark.parametrize("wrong", [(-2.0, np.nan, -1.0), (-np.inf, -np.inf, -np.inf)], ids=str)
+def test_choices_without_a_most_likely_one_name_the_question(monkeypatch, wrong):
+    def score(scorer, prompts, continuations):
+        del scorer, continuations
+        found = {"question p3": wrong}
+        scored = [found.get(prompt.name, (-2.0, -np.inf, -1.0)) for prompt in prompts]
+        return [[Likelihood(one, 1, False) for one in of_prompt] for of_prompt in scored]
+
+    monkeypatch.setattr(Scorer, "score", score)
+    found = ", ".join(map(str, wrong))
+    message = f"^question p3: found the log-likelihoods {found}; allowed: numbers, at least one of them"
+    with pytest.raises(ScoreError, match=message):
+        Picks().measure(tiny_task_model())
+    wrong = (-3.0, -1.0, -2.0)
+    assert len(Picks().measure(tiny_task_model()).answers) == 5
 
 
 @pytest.mark.slow
