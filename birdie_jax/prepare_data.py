@@ -8,7 +8,8 @@
 With --units=N the source is prepared in N parts, by processes of this machine or by those of a cluster
 (docs/prepare_text.md).
 
-If stopped at any instant and started again with the same command, it resumes from the last finished shard.
+If stopped at any instant and started again with the same command, it resumes from the last finished shard,
+or repeats the unfinished units.
 Exit status: 0 when the folder is complete, 1 where the same command may succeed later (a full disk, a
 bucket that does not answer), 2 for a command or data that cannot be used, 130 when interrupted.
 """
@@ -83,7 +84,9 @@ _DEDUPLICATE = flags.DEFINE_bool(
 )
 _RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Maximum tokens in a record.")
 _SHARD_TOKENS = flags.DEFINE_integer(
-    "shard_tokens", 1 << 26, "Tokens in a training shard; a stopped run repeats no more than one."
+    "shard_tokens",
+    1 << 26,
+    "Tokens in a training shard; without units, a stopped run repeats at most one.",
 )
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.01, "Expected share of the documents for validation, between 0 and 1."
@@ -132,10 +135,9 @@ def main(arguments: list[str]) -> None:
             run_units=_RUNNER.value == "local",
         )
     except KeyboardInterrupt:
-        print(
-            "birdie_jax.prepare_data: stopped; the same command resumes from the last finished shard",
-            file=sys.stderr,
-        )
+        in_units = _UNITS.value or _UNIT.value is not None or _FINISH.value
+        then = "repeats its unfinished units" if in_units else "resumes from the last finished shard"
+        print(f"birdie_jax.prepare_data: stopped; the same command {then}", file=sys.stderr)
         sys.exit(130)
     if _UNITS.value and _RUNNER.value == "none":
         print(f"{one_line(str(directory))}: has a plan; run --unit=0 to {_UNITS.value - 1}, then --finish")

@@ -146,7 +146,12 @@ _work: Callable[[list[str]], list[TokenizedDocument]]
 def _start_worker(tokenization: Tokenization) -> None:
     global _work  # noqa: PLW0603  (a pool passes data to its workers only through a global)
     _work = tokenization
-    # The parent handles Ctrl-C. A killed parent cannot stop its workers, so they watch it.
+    leave_to_parent()
+
+
+def leave_to_parent() -> None:
+    """Make this worker process ignore Ctrl-C, which its parent handles, and exit with its parent."""
+    # A killed parent cannot stop its workers, so they watch it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 

@@ -59,7 +59,7 @@ from birdie_jax.text.source_record import SourceRecord
 from birdie_jax.text.sources import DocumentStream, LeftOut, Source
 from birdie_jax.text.token_record import choose_dtype
 from birdie_jax.text.token_shards import check_sizes
-from birdie_jax.text.tokenization import Tokenization, TokenizedDocument
+from birdie_jax.text.tokenization import Tokenization, TokenizedDocument, leave_to_parent
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import sample_by_hash, train_on_sample
 
@@ -175,13 +175,20 @@ def _run_all(directory: Location, count: int, workers: int) -> Iterator[None]:
         yield from (run_unit(directory, number) for number in range(count))
         return
     # Not forked: the caller may have threads.
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    executor = ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=leave_to_parent
+    )
     try:
         for future in as_completed(
             [executor.submit(run_unit, directory, number) for number in range(count)]
         ):
             yield future.result()
-    except BrokenProcessPool as error:
+    except BaseException as error:
+        # A unit may take hours. Python 3.14 has `terminate_workers` for this.
+        for process in list(executor._processes.values()):
+            process.terminate()
+        if not isinstance(error, BrokenProcessPool):
+            raise
         raise DataError(
             f"a process died ({error}), as happens when memory runs out; finished units are kept: run the "
             "same prepare_data again, with fewer workers"

@@ -52,6 +52,14 @@ def contents(folder: str | Path) -> dict[str, bytes]:
     return {name: read_bytes(f"{folder}/{name}") for name in list_files(folder)}
 
 
+def is_running(process: int | str) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
 def command(corpus: Path, output: str | Path, settings: dict[str, object]) -> list[str]:
     """Return the command that prepares `corpus` with the settings of `birdie_jax.text.prepare`."""
     names = {"tokenizer_model": "tokenizer"}

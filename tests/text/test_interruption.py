@@ -14,7 +14,7 @@ from birdie_jax.errors import DataError
 from birdie_jax.storage import publish
 from birdie_jax.text import TokenShards, load_manifest, prepare
 from birdie_jax.text.shard_writer import ShardWriter
-from tests.text.prepared_folders import command, contents
+from tests.text.prepared_folders import command, contents, is_running
 
 
 class _Killed(BaseException):
@@ -63,14 +63,6 @@ def _recorded_shards(output):
     return len(json.loads(path.read_text())["train"]) if path.exists() else 0
 
 
-def _is_running(process):
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 @pytest.mark.slow
 def test_the_same_command_resumes_after_sigkill(settings, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(4000))
@@ -93,21 +85,13 @@ def test_the_same_command_resumes_after_sigkill(settings, tmp_path, make_texts, 
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         assert children
-        while any(_is_running(child) for child in children):
+        while any(is_running(child) for child in children):
             assert time.monotonic() < deadline, "workers outlived the killed process"
             time.sleep(0.01)
         with pytest.raises(DataError, match="was stopped before its end"):
             TokenShards(output, "train")
     subprocess.run(arguments, check=True, capture_output=True, timeout=120)
     assert contents(output) == expected
-
-
-@pytest.fixture
-def enabled_interrupts():
-    """Enable Ctrl-C: a shell starts background commands with it ignored, and children inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

@@ -2,21 +2,24 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from birdie_jax.errors import DataError
 from birdie_jax.storage import list_names, publish, remove
-from birdie_jax.text import TokenShards, load_manifest, prepare
+from birdie_jax.text import TokenShards, load_manifest, prepare, units
 from birdie_jax.text.locations import locate
 from birdie_jax.text.preparation_plan import load_plan
 from birdie_jax.text.tokenizer_training import sample_by_hash
 from birdie_jax.text.units import advance, count_units, run_unit
 from tests.hub_server import run_hub_server
-from tests.text.prepared_folders import COMPRESS, command, contents, json_lines, parquet
+from tests.text.prepared_folders import COMPRESS, command, contents, is_running, json_lines, parquet
 from tests.whole_runs import REPOSITORY
 
 UNITS = 4
@@ -285,6 +288,54 @@ def test_a_sample_by_hash_does_not_depend_on_order_or_division(make_texts):
 @pytest.mark.slow
 def test_workers_make_the_same_folder(source, expected, either, tmp_path):
     assert contents(prepare(str(source), tmp_path / "workers", **(either | {"workers": 2}))) == expected
+
+
+def _sleep_unless_first(directory, number):
+    """Fail in unit 0 as soon as another unit has begun; the others take a minute."""
+    if number:
+        (directory / f"begun-{number}").touch()
+        time.sleep(60)
+    while not list(directory.glob("begun-*")):
+        time.sleep(0.01)
+    raise DataError("unit 0 failed")
+
+
+@pytest.mark.slow
+def test_a_failed_unit_stops_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "count_units", lambda directory: UNITS)
+    monkeypatch.setattr(units, "run_unit", _sleep_unless_first)
+    with pytest.raises(DataError, match=r"^unit 0 failed$"):
+        units.run_locally(tmp_path, 2, progress=False)
+    begun = max(path.stat().st_mtime for path in tmp_path.iterdir())
+    assert time.time() - begun < 30
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("enabled_interrupts")
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sent: sent.name
+)
+def test_no_worker_outlives_a_stopped_command(settings, tmp_path, make_texts, sent):
+    (tmp_path / "source").mkdir()
+    for number in range(40):
+        (tmp_path / "source" / f"{number:02d}.jsonl").write_bytes(json_lines(*make_texts(300, seed=number)))
+    output = tmp_path / "out"
+    arguments = command(tmp_path / "source", output, settings | {"units": 40, "workers": 2})
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not list(output.glob("unit-*.json")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    deadline = time.monotonic() + 20
+    while any(is_running(child) for child in children):
+        assert time.monotonic() < deadline, "workers outlived the command"
+        time.sleep(0.01)
+    assert len(list(output.glob("unit-*.json"))) < 40
+    if sent == signal.SIGINT:
+        assert process.returncode == 130, errors
+        assert errors == "birdie_jax.prepare_data: stopped; the same command repeats its unfinished units\n"
 
 
 # The commands of docs/prepare_text.md; Slurm runs the first one for each number of a job array.
