@@ -1,7 +1,7 @@
 """Mappings between models of `transformers` and of this project: configurations and tensors."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -35,6 +35,21 @@ def read_built(described: Mapping[str, Any], built: Mapping[str, Any], path: Pat
                 f"{path}: {name}: found {shown(described[name])}, which is not supported; "
                 f"allowed: {value!r}"
             )
+
+
+def check_model(fields: Sequence[tuple[str, Any, Any]], theirs: str) -> None:
+    """Check the fields of a model that another program supports with one value only.
+
+    Args:
+        fields: the name of each field, its value and the value in the other program.
+        theirs: the other program, for messages.
+
+    Raises:
+        InteropError: a field has another value.
+    """
+    for name, found, allowed in fields:
+        if found != allowed:
+            raise InteropError(f"{name}: found {found!r}; allowed: {allowed!r}, as in {theirs}")
 
 
 Settings = TypeVar("Settings")

@@ -13,6 +13,7 @@ from birdie_jax.interop.counterparts import (
     SAME,
     TAPS,
     Counterpart,
+    check_model,
     foreign_config,
     of_layer,
     read_built,
@@ -196,21 +197,20 @@ def from_config(model: ModelConfig, vocab_size: int) -> GatedDeltaNetSettings:
         vocab_size: the number of rows of the embedding in flash-linear-attention.
 
     Raises:
-        InteropError: the model is bidirectional, or its decays, MLP, norms or residual stream differ.
+        InteropError: the model is bidirectional, or its decays, MLP, norms, residual stream or scores
+            differ.
     """
     section = model.section(GatedDeltaNetConfig)
-    for field, found, allowed in (
+    fields = (
         ("model.bidirectional", model.bidirectional, False),
         ("model.gated_deltanet.channel_decay", section.channel_decay, False),
         ("model.mlp_activation", model.mlp_activation, "silu"),
         ("model.mlp_bias", model.mlp_bias, False),
         ("model.norm_offset", model.norm_offset, 0.0),
+        ("model.logit_soft_cap", model.logit_soft_cap, 0.0),
         ("model.residual_dtype", model.residual_dtype or model.dtype, model.dtype),
-    ):
-        if found != allowed:
-            raise InteropError(
-                f"{field}: found {found!r}; allowed: {allowed!r}, as in flash-linear-attention"
-            )
+    )
+    check_model(fields, "flash-linear-attention")
     key_heads, d_k, d_v = section.sizes(model)
     return GatedDeltaNetSettings(
         vocab_size=vocab_size,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.errors import InteropError
 from birdie_jax.interop.counterparts import (
     MAP,
     SAME,
     TAPS,
     Counterpart,
+    check_model,
     foreign_config,
     of_layer,
     read_built,
@@ -167,10 +167,14 @@ def from_config(model: ModelConfig, vocab_size: int) -> MambaSettings:
         vocab_size: the number of rows in their embedding.
 
     Raises:
-        InteropError: the model is bidirectional.
+        InteropError: the model is bidirectional, or its norms or scores differ.
     """
-    if model.bidirectional:
-        raise InteropError("model.bidirectional: found True; allowed: False: transformers' Mamba is causal")
+    fields = (
+        ("model.bidirectional", model.bidirectional, False),
+        ("model.norm_offset", model.norm_offset, 0.0),
+        ("model.logit_soft_cap", model.logit_soft_cap, 0.0),
+    )
+    check_model(fields, "transformers' Mamba")
     section = model.section(MambaConfig)
     rank = section.time_step_rank or math.ceil(model.features / FEATURES_PER_RANK)
     return MambaSettings(

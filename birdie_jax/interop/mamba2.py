@@ -13,6 +13,7 @@ from birdie_jax.interop.counterparts import (
     SAME,
     TAPS,
     Counterpart,
+    check_model,
     foreign_config,
     of_layer,
     read_built,
@@ -192,12 +193,14 @@ def from_config(model: ModelConfig, vocab_size: int) -> Mamba2Settings:
         vocab_size: the number of rows in their embedding.
 
     Raises:
-        InteropError: the model is bidirectional.
+        InteropError: the model is bidirectional, or its norms or scores differ.
     """
-    if model.bidirectional:
-        raise InteropError(
-            "model.bidirectional: found True; allowed: False: transformers' Mamba-2 is causal"
-        )
+    fields = (
+        ("model.bidirectional", model.bidirectional, False),
+        ("model.norm_offset", model.norm_offset, 0.0),
+        ("model.logit_soft_cap", model.logit_soft_cap, 0.0),
+    )
+    check_model(fields, "transformers' Mamba-2")
     section = model.section(Mamba2Config)
     return Mamba2Settings(
         vocab_size=vocab_size,

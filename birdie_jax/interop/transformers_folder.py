@@ -163,11 +163,16 @@ def _encoder(config: ModelConfig) -> TorchModel:
     """Return the settings and files of an encoder.
 
     Raises:
-        InteropError: the encoder has a head that does not score a whole text.
+        InteropError: the encoder has a head that does not score a whole text, or a soft cap of its scores.
     """
     if config.head not in ("", CLASSIFICATION, REGRESSION):
         raise InteropError(
             f"model.head: found {config.head!r}; allowed: '', {CLASSIFICATION!r}, {REGRESSION!r}"
+        )
+    if config.logit_soft_cap:
+        raise InteropError(
+            f"model.logit_soft_cap: found {config.logit_soft_cap} for the encoder {config.name!r}; "
+            "allowed: 0.0"
         )
     section = config.section(EncoderConfig)
     auto_map = {

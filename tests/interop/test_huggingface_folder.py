@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -150,6 +151,16 @@ def test_a_folder_converts_back_bit_for_bit(kind, dtype, tmp_path):
         "gated_deltanet": [None, "</s>", None],
         "recurrent_gemma": ["<bos>", "<eos>", "<pad>"],
     }[kind]
+
+
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "gated_deltanet"])
+@pytest.mark.parametrize(("field", "value"), [("norm_offset", 1.0), ("logit_soft_cap", 3.0)])
+def test_a_model_that_their_class_does_not_compute_is_refused(kind, field, value, tmp_path):
+    read = read_huggingface(write_folder(tmp_path / "there", kind))
+    config = replace(read.config, model=replace(read.config.model, **{field: value}))
+    with pytest.raises(InteropError, match=rf"^model\.{field}: found {value}; allowed: 0\.0, as in "):
+        write_huggingface(tmp_path / "back", config, read.params, read.tokenizer)
+    assert not (tmp_path / "back").exists()
 
 
 def test_folders_of_other_writers_are_read(tmp_path, folder):

@@ -390,6 +390,7 @@ def test_only_models_without_a_start_token_have_a_counterpart(model, expected):
     [
         ("gated_ssm", {"head": "classification"}, "model.head: found 'classification' for the language"),
         ("bigs", {"head": "spans"}, "model.head: found 'spans'; allowed: '', 'classification'"),
+        ("stack_ssm", {"logit_soft_cap": 3.0}, "model.logit_soft_cap: found 3.0 for the encoder"),
     ],
 )
 def test_unsupported_models_are_refused(kind, fields, message, tmp_path):
