@@ -212,6 +212,8 @@ def _paired(
         found, pairs = paired_differences(task, ours, theirs)
     except BirdieError as error:
         return dict.fromkeys(first.metrics, Cell(NONE, str(error)))
+    if not pairs:
+        return dict.fromkeys(first.metrics, Cell(NONE, "0 pairs of answers"))
     return {
         metric: _difference(interval, f"{pairs:,} pairs of answers") for metric, interval in found.items()
     }

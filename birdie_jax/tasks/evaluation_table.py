@@ -264,7 +264,7 @@ def comparison_table(
                     letter,
                     *cells,
                     *difference,
-                    f"{pairs:,}" if model and metric in found else "",
+                    f"{pairs:,}" if model else "",
                 )
     names = [f"{letter}: {origin}" for letter, origin in zip(letters, origins, strict=True)]
     return "\n".join([_rendered(table), *names])

@@ -121,7 +121,8 @@ def paired_differences(
     """Return the second model's scores minus the first's, on the units that both models answered.
 
     A unit is a question, or what `Task.unit_of` names. `Task.rescored` first scores these units among
-    themselves. The result includes derived metrics and excludes inner metrics.
+    themselves. The result includes derived metrics and excludes inner metrics. Units with the same name and
+    different prompts are no pair: the questions of some tasks depend on the tokenizer.
 
     Args:
         task: the task.
@@ -135,9 +136,9 @@ def paired_differences(
     Raises:
         ValueError: the answers differ in the names of their metrics.
     """
-    others = {unit.question.name: unit for unit in _units(task, second)}
+    others = {_name_and_prompt(unit): unit for unit in _units(task, second)}
     units = _units(task, first)
-    both = [(unit, others[unit.question.name]) for unit in units if unit.question.name in others]
+    both = [(unit, others[_name_and_prompt(unit)]) for unit in units if _name_and_prompt(unit) in others]
     if not both:
         return {}, 0
     ours, theirs = (task.rescored(answers) for answers in zip(*both, strict=True))
@@ -146,6 +147,10 @@ def paired_differences(
         _scores(ours, names), _scores(theirs, names), _weights(ours), _weights(theirs), seed, derive=derive
     )
     return _without_inner(task, [*names, *derived], found), len(both)
+
+
+def _name_and_prompt(answer: ScoredAnswer) -> tuple[str, str]:
+    return answer.question.name, answer.question.prompt
 
 
 def _units(task: Task, answers: Sequence[ScoredAnswer]) -> list[ScoredAnswer]:

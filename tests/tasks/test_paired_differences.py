@@ -144,6 +144,17 @@ def test_only_questions_that_both_answered_count():
     assert found["f1"].mean == pytest.approx(1 - f1(np.arange(25, 40), predicted))
 
 
+def test_questions_with_other_prompts_are_no_pairs():
+    """With another tokenizer, some tasks ask other questions under the same names."""
+    task = Glue(dataset="mrpc", path="x")
+    first, second = answers(class_metrics(1 - LABELS)), answers(class_metrics(LABELS))
+    for number in range(COUNT - 10):
+        second[number] = second[number]._replace(question=second[number].question._replace(prompt="b"))
+    found, pairs = paired_differences(task, first, second)
+    assert (pairs, found["accuracy"].mean) == (10, 1)
+    assert paired_differences(task, first, second[: COUNT - 10]) == ({}, 0)
+
+
 def test_answers_to_shared_questions_are_ranked_among_themselves():
     random = np.random.default_rng(5)
     predicted, scores = zip(*(predicted_numbers(random) for _ in range(2)), strict=True)
