@@ -36,8 +36,16 @@ class PromptForm(NamedTuple):
     answer: tuple[int, ...] | None = None
 
 
-def tokenizer_json(tokenizer: Tokenizer, form: PromptForm) -> str:
+def tokenizer_json(
+    tokenizer: Tokenizer, form: PromptForm, added: Iterable[int] = range(NUM_SPECIAL_TOKENS)
+) -> str:
     """Return the contents of a tokenizer.json that encodes like `tokenizer` and adds the prompt format.
+
+    Args:
+        tokenizer: the tokenizer.
+        form: the format of the prompts.
+        added: the special tokens that decoding can skip, and that a text can name if the reader does not
+            split special tokens.
 
     Raises:
         InteropError: the format of tokenizer.json does not support the tokenizer.
@@ -51,7 +59,7 @@ def tokenizer_json(tokenizer: Tokenizer, form: PromptForm) -> str:
             "special": True,
             **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
         }
-        for token in range(NUM_SPECIAL_TOKENS)
+        for token in added
     ] + described.get("added_tokens", [])
     described["post_processor"] = _template(form)
     text = json.dumps(described, ensure_ascii=False)

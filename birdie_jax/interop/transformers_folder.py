@@ -85,7 +85,13 @@ def write_transformers(
         "tie_word_embeddings": model.config.model.tie_embeddings,
         DESCRIPTION: describe(model),
     }
-    made_tokenizer = tokenizer_json(model.tokenizer, form)
+    if encoder:
+        # A text for an encoder can name [MASK], and so all added tokens: `transformers` has one switch for
+        # all tokens that its configuration names. The names of other special tokens stay text.
+        added = sorted({PADDING, SEPARATOR, MASK, *form.before, *form.between, *form.after})
+        made_tokenizer = tokenizer_json(model.tokenizer, form, added)
+    else:
+        made_tokenizer = tokenizer_json(model.tokenizer, form)
     with new_folder(folder) as new:
         write_weights(new / SINGLE, to_torch(named), {"format": "pt"})
         for name, text in torch_model.files.items():
@@ -217,15 +223,16 @@ def _encoder(config: ModelConfig) -> TorchModel:
 
 def _tokenizer_config(model: ExportedModel) -> dict[str, Any]:
     encoder = architecture_of(model.config.model).encoder
+    # `transformers` adds all tokens that it finds here, and no text for an encoder has these.
+    ends = {} if encoder else {"bos_token": special_token_name(START), "eos_token": special_token_name(END)}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": special_token_name(PADDING),
-        "bos_token": special_token_name(START),
-        "eos_token": special_token_name(END),
+        **ends,
         "sep_token": special_token_name(SEPARATOR),
         "mask_token": special_token_name(MASK),
         "padding_side": "right" if encoder else "left",
-        # No text encodes to a special token, except [MASK] in texts for encoders.
+        # No text encodes to a special token, except the added tokens in texts for encoders.
         "split_special_tokens": not encoder,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],

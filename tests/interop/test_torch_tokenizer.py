@@ -9,7 +9,7 @@ import tokenizers
 from birdie_jax.errors import InteropError
 from birdie_jax.interop.torch_tokenizer import PromptForm, tokenizer_json
 from birdie_jax.text import Tokenizer, train_tokenizer
-from birdie_jax.vocabulary import PREFIX_LM, START, special_token_name
+from birdie_jax.vocabulary import MASK, PREFIX_LM, SEPARATOR, START, UL2_EXTREME, special_token_name
 from tests.interop.huggingface_folders import write_random_folder
 from tests.pages.page_commands import REPOSITORY
 
@@ -54,6 +54,17 @@ def test_special_tokens_have_their_ids(tokenizer):
     for token in range(256):
         assert made.token_to_id(special_token_name(token)) == token
     assert made.encode("a[COPY]", add_special_tokens=False).ids[-1] == 29
+
+
+def test_special_tokens_that_are_not_added_stay_text(tokenizer):
+    """The tokenizer of an encoder reads names of added tokens as the tokens."""
+    made = tokenizers.Tokenizer.from_str(tokenizer_json(tokenizer, FORM, (SEPARATOR, MASK)))
+    text = "[X] done [END] [SPARE_5][MASK_3"
+    expected = tokenizer.encode(text).tolist()
+    assert made.encode(text, add_special_tokens=False).ids == expected
+    assert made.encode(text + "[MASK]").ids == [PREFIX_LM, *expected, MASK, START]
+    assert made.decode([SEPARATOR, *expected, MASK]) == text
+    assert made.token_to_id("[X]") == UL2_EXTREME
 
 
 def test_a_normalising_tokenizer_is_refused(tokenizer):
