@@ -15,9 +15,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, PyTree
 
 from birdie_jax.array_types import Activations
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.errors import PromptError
 from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.generation.device_programs import DevicePrograms, cast_parameters
+from birdie_jax.generation.prompt import Prompt, prompt_as_read, prunable_tokens
 from birdie_jax.generation.scoring import PromptState, read_prompts, score_choices
 from birdie_jax.generation.text_generation import TextStream
 from birdie_jax.generation.timing import GenerationTimes
@@ -28,7 +30,6 @@ from birdie_jax.planning.pruned_flops import counted_flops, paper_flops
 from birdie_jax.pruning import PrunedLayer, PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows, prompt_anchors, protected_tokens
 from birdie_jax.text import Tokenizer
-from birdie_jax.vocabulary import START
 
 PREFIX_LM, CAUSAL_LM = "prefix_lm", "causal_lm"
 
@@ -46,14 +47,19 @@ class ContinuationLosses(NamedTuple):
 
 
 def make_rows(
-    objective: Objective, contexts: Int32[np.ndarray, "rows context"], numbers: Int[np.ndarray, " rows"]
+    model: ModelConfig,
+    objective: Objective,
+    contexts: Int32[np.ndarray, "rows context"],
+    numbers: Int[np.ndarray, " rows"],
 ) -> PromptRows:
-    """Return prompts with contexts in the format of an objective, without padding.
+    """Return prompts as `generate` reads them: contexts in the format of an objective, without padding.
 
     With prefix_lm the start token follows the context. With causal_lm the context follows the start token.
-    The context's tokens may be dropped; the start token always stays.
+    The context's tokens may be dropped; the start token always stays. A model without a start token reads
+    the context alone.
 
     Args:
+        model: the architecture.
         objective: the objective.
         contexts: the tokens of the contexts.
         numbers: a number for each row, for its random choices.
@@ -61,28 +67,24 @@ def make_rows(
     Raises:
         PromptError: the objective is neither of these.
     """
-    rows = len(contexts)
-    start = np.full((rows, 1), START, np.int32)
+    nothing = np.empty(0, np.int32)
     if objective.name == PREFIX_LM:
-        marker = [] if objective.marker is None else [np.full((rows, 1), objective.marker, np.int32)]
-        tokens = np.concatenate([*marker, contexts, start], axis=1)
+        marker = nothing if objective.marker is None else np.array([objective.marker], np.int32)
+        prompts = [Prompt(np.concatenate([marker, context]), nothing) for context in contexts]
     elif objective.name == CAUSAL_LM:
-        tokens = np.concatenate([start, contexts], axis=1)
+        prompts = [Prompt(nothing, context) for context in contexts]
     else:
         raise PromptError(
             f"--objective: found {objective.name}, which does not continue a text; allowed: {PREFIX_LM}, "
             f"{CAUSAL_LM}"
         )
-    prunable = tokens != START
-    context = prunable if objective.name == PREFIX_LM else np.zeros_like(prunable)
+    prompts = [prompt_as_read(prompt, model) for prompt in prompts]
+    tokens = jnp.asarray(np.stack([prompt.tokens for prompt in prompts]))
+    segment_ids = jnp.ones(tokens.shape, jnp.int32)
+    bidirectional = jnp.broadcast_to(jnp.arange(tokens.shape[1]) < len(prompts[0].context), tokens.shape)
     keys = jax.vmap(jax.random.key)(jnp.asarray(numbers))
-    return PromptRows(
-        jnp.asarray(tokens),
-        jnp.ones(tokens.shape, jnp.int32),
-        jnp.asarray(context),
-        keys,
-        jnp.asarray(prunable),
-    )
+    prunable = prunable_tokens(tokens, segment_ids, bidirectional)
+    return PromptRows(tokens, segment_ids, bidirectional, keys, prunable)
 
 
 def protected_count(rows: PromptRows, settings: PruningSettings) -> int:
@@ -142,7 +144,7 @@ class PrunedScorer:
             # Pad the last batch, so only one program compiles.
             numbers = np.minimum(np.arange(first, first + self._rows), len(contexts) - 1)
             read = self._read_program(
-                settings, make_rows(self._objective, contexts[numbers], numbers), count
+                settings, make_rows(self.model.config, self._objective, contexts[numbers], numbers), count
             )
             state = read.call(self.programs.params)
             flops = flops or counted_flops(read.compiled) / self._rows
@@ -242,7 +244,7 @@ def measure_flow(
     Raises:
         PruningError: the settings differ from these, or the layers return no scores.
     """
-    rows = make_rows(objective, contexts, np.arange(len(contexts)))
+    rows = make_rows(model.config, objective, contexts, np.arange(len(contexts)))
     measure = jax.jit(partial(_flow_sums, model, settings, protected_count(rows, settings)))
     sums = [
         jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), layer) for layer in measure(params, rows)
@@ -307,7 +309,7 @@ def layers_that_read(
     settings: PruningSettings,
 ) -> tuple[Int[np.ndarray, "windows tokens"], Int[np.ndarray, "windows tokens"]]:
     """Return the tokens of each context's prompt, and the number of layers that read each token."""
-    rows = make_rows(objective, contexts, np.arange(len(contexts)))
+    rows = make_rows(model.config, objective, contexts, np.arange(len(contexts)))
     read = jax.jit(partial(read_places, model, settings, protected_count(rows, settings)))
     return np.asarray(rows.tokens), np.asarray(read(params, rows))
 

@@ -4,7 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from birdie_jax.config import ModelConfig
 from birdie_jax.errors import ConfigError, PromptError
+from birdie_jax.generation import Prompt
+from birdie_jax.generation.prompt import max_protected, prompt_as_read
 from birdie_jax.objectives import make_objective
 from birdie_jax.pruning import LayerTrace, PrunedLayer, PruningSettings
 from birdie_jax.pruning_cost.cells import Cell, CellFolder, StudySettings, cells_table, summarise_cells
@@ -51,8 +54,8 @@ def test_windows_do_not_overlap_and_contexts_end_together():
 
 def test_prompts_protect_the_start_token_in_any_place():
     contexts, numbers = np.full((2, 5), 300, np.int32), np.arange(2)
-    prefix = make_rows(make_objective("prefix_lm", marker=3), contexts, numbers)
-    causal = make_rows(make_objective("causal_lm"), contexts, numbers)
+    prefix = make_rows(ModelConfig(), make_objective("prefix_lm", marker=3), contexts, numbers)
+    causal = make_rows(ModelConfig(), make_objective("causal_lm"), contexts, numbers)
     assert prefix.tokens[0].tolist() == [3, *[300] * 5, START]
     assert causal.tokens[0].tolist() == [START, *[300] * 5]
     assert prefix.bidirectional.sum() == 12 and not causal.bidirectional.any()
@@ -61,7 +64,19 @@ def test_prompts_protect_the_start_token_in_any_place():
     assert protected_count(prefix, PruningSettings(keep_first=False)) == 1
     assert protected_count(causal, PruningSettings(keep_first=False)) == 2
     with pytest.raises(PromptError, match=r"--objective: found copying, .* allowed: prefix_lm, causal_lm"):
-        make_rows(make_objective("copying"), contexts, numbers)
+        make_rows(ModelConfig(), make_objective("copying"), contexts, numbers)
+
+
+@pytest.mark.parametrize("begin", [0, 258])
+def test_a_model_without_a_start_token_reads_the_prompts_of_generate(begin):
+    model = ModelConfig(bidirectional=False, start_token=False, begin_token=begin, end_token=257)
+    contexts = np.full((2, 5), 300, np.int32)
+    rows = make_rows(model, make_objective("causal_lm"), contexts, np.arange(2))
+    prompt = prompt_as_read(Prompt(np.empty(0, np.int32), contexts[0]), model)
+    assert rows.tokens.tolist() == [prompt.tokens.tolist()] * 2
+    assert START not in prompt.tokens
+    assert rows.prunable.all() and rows.bidirectional.all()
+    assert protected_count(rows, PruningSettings()) == max_protected(prompt)
 
 
 def cell(policy, losses, context=4):
