@@ -315,7 +315,7 @@ def test_the_name_of_a_folder_does_not_make_damage_a_failing_store(tmp_path, mon
     checkpoints.close()
 
 
-def test_the_rest_of_a_killed_save_is_removed(checkpoints, tmp_path):
+def test_the_rest_of_a_killed_save_is_removed(tmp_path):
     rest = tmp_path / "checkpoints" / "00000003.orbax-checkpoint-tmp"
     (rest / "state").mkdir(parents=True)
     (rest / "state" / "d").write_bytes(b"half")
