@@ -88,7 +88,10 @@ def find_commit(package: Path = Path(birdie_jax.__file__).parent) -> str | None:
     checkout = package.parent
     if not (checkout / ".git").exists():
         return None
-    command = ["git", "-C", str(checkout), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    # Without this option git may lock the index: a commit at the same time fails, and a killed git leaves
+    # the lock.
+    command = ["git", "--no-optional-locks", "-C", str(checkout)]
+    command += ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -72,7 +72,10 @@ def _git(*arguments: str) -> str | None:
     """Return git's output for the repository; None outside of a repository, as in an unpacked archive."""
     try:
         found = subprocess.run(
-            ["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=True
+            ["git", "--no-optional-locks", "-C", str(REPOSITORY), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError):
         return None

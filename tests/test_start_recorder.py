@@ -1,6 +1,7 @@
 """The printed and saved record of a run's start, for every way of ending."""
 
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -128,7 +129,11 @@ def test_find_commit_reads_a_checkout_and_an_archive(tmp_path):
     done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     head = done.stdout.strip()
     (checkout / "untracked").write_text("1")
+    # Another time of a file makes git write the index, unless it must not lock it.
+    os.utime(checkout / ".gitattributes", (0, 0))
+    index = (checkout / ".git" / "index").read_bytes()
     assert find_commit(package) == head
+    assert (checkout / ".git" / "index").read_bytes() == index
     subprocess.run([*git, "archive", f"--output={tmp_path}/archive.tar", "HEAD"], check=True)
     subprocess.run(["tar", "-C", tmp_path, "-xf", tmp_path / "archive.tar"], check=True)
     assert find_commit(tmp_path / "birdie_jax") == head
