@@ -55,7 +55,7 @@ def on_disk(proxy, corpus, tmp_path_factory):
     """The workdir of a run on a disk that nothing disturbed; its text is in the bucket, too."""
     workdir = tmp_path_factory.mktemp("disk")
     job = start(workdir, corpus, 1, devices=1, overrides=ONE_DEVICE)
-    assert job.statuses() == [0], job.output
+    assert job.statuses() == [0]
     (prepared,) = (corpus.parent / "prepared").iterdir()
     put(prepared, TEXT)
     assert proxy.requests_outside("text/") == []
@@ -71,9 +71,9 @@ def killed(proxy, on_disk, corpus):
     job = start(str(workdir), corpus, 1, devices=1, overrides=options)
     wait_for_checkpoint(workdir, 4, job)
     job.processes[0].kill()
-    assert job.statuses() == [-signal.SIGKILL], job.output
+    assert job.statuses() == [-signal.SIGKILL]
     job = start(str(workdir), corpus, 1, devices=1, overrides=options, preparations=())
-    assert job.statuses() == [0], job.output
+    assert job.statuses() == [0]
     assert f"report: {workdir}/report.html" in job.output[0]
     assert len(proxy.requests) > 300
     assert proxy.requests_outside("killed/", "text/")[others:] == []
@@ -116,13 +116,13 @@ def test_it_resumes_in_two_processes_and_on_another_mesh(proxy, on_disk, corpus,
     job = start(str(workdir), corpus, 2, devices=2, overrides=BY_URL)
     job.wait_for_step(6)
     job.processes[1].send_signal(signal.SIGTERM)
-    assert job.statuses() == [143, 143], job.output
+    assert job.statuses() == [143, 143]
     assert "resumes from step 4," in job.output[0]
     step = workdir.saved_steps()[-1]
     assert 6 <= step < STEPS
     other_mesh = ["--config.mesh.data=2", "--config.mesh.fsdp=1"]
     job = start(str(workdir), corpus, 1, devices=2, overrides=[*BY_URL, *other_mesh])
-    assert job.statuses() == [0], job.output
+    assert job.statuses() == [0]
     assert f"resumes from step {step}," in job.output[0]
     assert proxy.requests_outside("moved/", "text/")[others:] == []
     check_same(fetch_workdir(workdir, tmp_path), on_disk)
@@ -145,7 +145,7 @@ def test_everything_that_a_run_names_may_be_a_url(proxy, killed, corpus, tmp_pat
         *("--config.optimizer.learning_rate=1e-30", "--config.optimizer.final_learning_rate=1e-30"),
     ]
     job = start(str(workdir), corpus, 1, devices=1, overrides=overrides)
-    assert job.statuses() == [0], job.output
+    assert job.statuses() == [0]
     assert f"init.from: {killed} step {STEPS}: loaded" in job.output[0]
     assert proxy.requests_outside(*prefixes)[others:] == []
     assert any(name.endswith("-cache") for name in list_files(make_path(f"{url}/compiled")))

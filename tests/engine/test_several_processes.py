@@ -95,6 +95,8 @@ class Job:
         for reader, process in zip(self._readers, self.processes, strict=True):
             reader.join(10)
             process.stdout.close()
+        # pytest shows this in full when the test fails.
+        print(*self.output, sep="\n")
         return found
 
 
@@ -163,7 +165,7 @@ def alone(corpus, tmp_path_factory):
     """The workdir of a run in one process."""
     workdir = tmp_path_factory.mktemp("alone")
     job = start(workdir, corpus, 1, devices=8)
-    assert job.statuses() == [0], job.output
+    assert job.statuses() == [0]
     return workdir
 
 
@@ -173,12 +175,12 @@ def test_two_processes_do_what_one_does(alone, corpus, tmp_path):
     job = start(tmp_path, corpus, 2, devices=8)
     job.wait_for_step(6)
     job.processes[1].send_signal(signal.SIGTERM)
-    assert job.statuses() == [143, 143], job.output
+    assert job.statuses() == [143, 143]
     step = int(re.search(r"stopped by SIGTERM at step (\d+), saved", job.output[0]).group(1))
     assert 6 <= step < STEPS
     assert saved(tmp_path)[-1] == step
     job = start(tmp_path, corpus, 4, preparations=())
-    assert job.statuses() == [0] * 4, job.output
+    assert job.statuses() == [0] * 4
     assert f"resumes from step {step}," in job.output[0]
     check_same(tmp_path, alone)
     # One of them writes and reports.
@@ -192,7 +194,7 @@ def test_a_killed_process_is_named_by_the_other(alone, corpus, tmp_path):
     job = start(tmp_path, corpus, 2)
     job.wait_for_step(5)
     job.processes[1].kill()
-    assert job.statuses() == [75, -signal.SIGKILL], job.output
+    assert job.statuses() == [75, -signal.SIGKILL]
     assert re.search(r"process 1 is lost: .* it was at: step \d+, ", job.output[0])
     step = saved(tmp_path)[-1]
     assert f"Last checkpoint: step {step};" in job.output[0]
@@ -234,7 +236,7 @@ def test_a_hung_process_is_named_with_its_stack(alone, corpus, tmp_path):
         if step > 4:
             shutil.rmtree(tmp_path / "checkpoints" / f"{step:08d}")
     job = start(tmp_path, corpus, 2, hanging=1)
-    assert job.statuses() == [75, 75], job.output
+    assert job.statuses() == [75, 75]
     for output in job.output:
         assert "process 1 hangs: " in output
         assert "it is at: step 7, waiting for its batch" in output
@@ -247,7 +249,7 @@ def test_a_hung_process_is_named_with_its_stack(alone, corpus, tmp_path):
 @pytest.mark.slow
 def test_all_processes_report_the_fault_of_one(corpus, tmp_path):
     job = start(tmp_path, corpus, 2, odd="--config.seed=3")
-    assert job.statuses() == [75, 2], job.output
+    assert job.statuses() == [75, 2]
     error = "the processes of a run need one configuration: config.seed: process 0 has 0, process 1 has 3\n"
     assert error in job.output[1]
     assert "process 1 failed: the processes of a run need one configuration" in job.output[0]
@@ -256,6 +258,6 @@ def test_all_processes_report_the_fault_of_one(corpus, tmp_path):
 @pytest.mark.slow
 def test_workdirs_that_are_not_one_folder_are_refused(corpus, tmp_path):
     job = start(tmp_path / "one", corpus, 2, odd=f"--workdir={tmp_path / 'other'}")
-    assert job.statuses() == [75, 2], job.output
+    assert job.statuses() == [75, 2]
     assert "--workdir: process 1 does not see " in job.output[1]
     assert "process 1 failed: --workdir: process 1 does not see " in job.output[0]
