@@ -24,6 +24,9 @@ from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import FoundTokens, Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
 
+# In the name of an answer, between the document and the first token of the window.
+_FROM = " from "
+
 
 @register_task
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,8 @@ class MaskedText(Task):
 
     Texts have the format of the model's masked LM arm, with the rates of this task. Each window has a
     scored answer. Its weight is the number of hidden tokens. Its name consists of the file, the number
-    of the document in the file and the index of the window's first token, both from 0.
+    of the document in the file and the index of the window's first token, both from 0. The answers of a
+    document are one unit: a single document has an interval without width.
 
     Metrics: accuracy; loss in nats per hidden token; perplexity, the exponential of the loss.
 
@@ -123,7 +127,7 @@ class MaskedText(Task):
         for number, document in enumerate(self._reader().documents(model.tokenizer)):
             for part in windows_of(len(document.tokens), self.window):
                 rng = np.random.default_rng((self.seed, number, part.start))
-                name = f"{document.name} from {part.start}"
+                name = f"{document.name}{_FROM}{part.start}"
                 try:
                     example = objective.build(document.tokens[part.start : part.end], rng)
                 except UnsuitableText as error:
@@ -142,6 +146,10 @@ class MaskedText(Task):
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return the exponential of the loss."""
         return {"perplexity": perplexity_of(means["loss"])}
+
+    def unit_of(self, answer: ScoredAnswer) -> str:
+        """Return the document: its windows have other text with another tokenizer."""
+        return answer.question.name.rsplit(_FROM, 1)[0]
 
 
 def _score(name: str, example: Example, found: FoundTokens) -> ScoredAnswer:

@@ -172,9 +172,16 @@ def test_differences_of_the_largest_perplexities_are_finite():
         assert found["perplexity"].mean == wanted
 
 
-def test_the_parts_of_a_document_are_drawn_and_paired_as_one():
+@pytest.mark.parametrize(
+    ("task", "metrics"),
+    [
+        (Perplexity(path="x"), ("bits_per_byte", "tokens_per_byte")),
+        (MaskedText(path="x"), ("accuracy", "loss")),
+    ],
+)
+def test_the_parts_of_a_document_are_drawn_and_paired_as_one(task, metrics):
     random = np.random.default_rng(6)
-    task, sizes = Perplexity(path="x"), random.integers(20, 90, COUNT)
+    sizes = random.integers(20, 90, COUNT)
     models, rates = [], []
     # With other tokenizers, a part of the same name has other bytes, and documents have other parts.
     for parts in (5, 3):
@@ -183,11 +190,10 @@ def test_the_parts_of_a_document_are_drawn_and_paired_as_one():
             own = random.multinomial(size - parts, np.full(parts, 1 / parts)) + 1.0
             own[-1] += size - own.sum()
             scores = random.gamma(2, size=(parts, 2))
-            for part, (weight, (bits, tokens)) in enumerate(zip(own, scores, strict=True)):
+            for part, (weight, of_part) in enumerate(zip(own, scores, strict=True)):
                 question = Question(f"d{number} from {part}", "", ("",), groups={"position": part})
-                metrics = {"bits_per_byte": bits, "tokens_per_byte": tokens}
-                details = {"document": f"d{number}"}
-                found.append(ScoredAnswer(question, "", metrics, weight=weight, details=details))
+                named, details = dict(zip(metrics, of_part, strict=True)), {"document": f"d{number}"}
+                found.append(ScoredAnswer(question, "", named, weight=weight, details=details))
             of_documents.append(own @ scores / size)
         models.append(found)
         rates.append(np.array(of_documents))
@@ -195,11 +201,11 @@ def test_the_parts_of_a_document_are_drawn_and_paired_as_one():
     expected = bootstrap_differences(*rates, weights, weights, SEED)[0]
     differences, pairs = paired_differences(task, *models, SEED)
     assert pairs == COUNT
-    found = differences["bits_per_byte"]
+    found = differences[metrics[0]]
     assert [found.mean, found.low, found.high] == pytest.approx(
         [expected.mean, expected.low, expected.high]
     )
-    alone, expected = mean_scores(task, models[0])["bits_per_byte"], bootstrap_means(rates[0], weights)[0]
+    alone, expected = mean_scores(task, models[0])[metrics[0]], bootstrap_means(rates[0], weights)[0]
     assert [alone.mean, alone.low, alone.high] == pytest.approx(
         [expected.mean, expected.low, expected.high]
     )
