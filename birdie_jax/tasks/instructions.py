@@ -18,7 +18,7 @@ from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.records import DataPath, check_text, read_field, read_records, read_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
-from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.tasks.task_model import Progress, TaskModel, longest_choices, no_progress
 from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 from birdie_jax.text import Tokenizer
 
@@ -241,7 +241,8 @@ class Instructions(Task):
         """Return the loss of the answers, weighted by their numbers of tokens."""
         turns, refused = self.read_turns()
         questions = [Question(turn.name, turn.prompt, (turn.response,)) for turn in turns]
-        questions, prompts, refused = model.prompts(questions, refused, 0)
+        limits = longest_choices(questions, model.tokenizer)
+        questions, prompts, refused = model.prompts(questions, refused, limits)
         choices = [question.references for question in questions]
         likelihoods = model.choice_likelihoods(prompts, choices, progress)
         scored = []

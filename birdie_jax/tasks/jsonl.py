@@ -18,7 +18,7 @@ from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, Task
 from birdie_jax.tasks.records import DataPath, check_text, read_field, read_name, read_records, read_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import QuestionTask
-from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.tasks.task_model import Progress, TaskModel, longest_choices, no_progress
 from birdie_jax.tasks.training_examples import QuestionExamples
 from birdie_jax.text import Tokenizer
 
@@ -118,7 +118,10 @@ class JsonlTask(QuestionTask):
         """Generate answers, score candidates, or both, as the metrics require."""
         questions, refused = self.questions(model.tokenizer)
         written = [metric for metric in self.metrics if metric in ANSWER_METRICS]
-        questions, prompts, refused = model.prompts(questions, refused, self.max_tokens if written else 0)
+        limits = [self.max_tokens if written else 0] * len(questions)
+        if len(written) < len(self.metrics):
+            limits = list(map(max, limits, longest_choices(questions, model.tokenizer)))
+        questions, prompts, refused = model.prompts(questions, refused, limits)
         ways: list[Callable[[Progress], list[_Scored]]] = []
         if written:
             ways.append(

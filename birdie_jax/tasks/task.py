@@ -14,7 +14,7 @@ from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
-from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.tasks.task_model import Progress, TaskModel, longest_choices, no_progress
 from birdie_jax.tasks.training_examples import GeneratedExamples, RecordedExamples
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import special_token_name
@@ -233,7 +233,8 @@ class ChoiceTask(QuestionTask):
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Choose an answer to every question."""
         questions, refused = self.questions(model.tokenizer)
-        questions, prompts, refused = model.prompts(questions, refused, 0)
+        limits = longest_choices(questions, model.tokenizer)
+        questions, prompts, refused = model.prompts(questions, refused, limits)
         scored = []
         texts = [question.choices for question in questions]
         likelihoods = model.choice_likelihoods(prompts, texts, progress)
@@ -275,11 +276,8 @@ class TokenTask(QuestionTask):
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Generate as many tokens as each reference has, by greedy decoding."""
         questions, refused = self.questions(model.tokenizer)
-        kept, prompts = [], []
-        for question in questions:
-            own, own_prompts, refused = model.prompts([question], refused, len(question.reference_tokens))
-            kept += own
-            prompts += own_prompts
+        limits = [len(question.reference_tokens) for question in questions]
+        kept, prompts, refused = model.prompts(questions, refused, limits)
         limits = [len(question.reference_tokens) for question in kept]
         answers = model.generate_tokens(prompts, limits, progress)
         return TaskResult(

@@ -100,6 +100,13 @@ class FoundTokens(NamedTuple):
     losses: Float32[np.ndarray, " places"]
 
 
+def longest_choices(questions: Sequence[Question], tokenizer: Tokenizer) -> list[int]:
+    """Return the number of tokens of each question's longest choice, or else of its first reference."""
+    choices = [question.choices or question.references[:1] for question in questions]
+    tokens = iter(tokenizer.encode_batch([text for texts in choices for text in texts]))
+    return [max(len(next(tokens)) for _ in texts) for texts in choices]
+
+
 class TaskModel:
     """The model that a task measures.
 
@@ -173,25 +180,26 @@ class TaskModel:
         return self._generators[sampling]
 
     def prompts(
-        self, questions: Sequence[Question], refused: Sequence[str], max_tokens: int
+        self, questions: Sequence[Question], refused: Sequence[str], max_tokens: int | Sequence[int]
     ) -> tuple[list[Question], list[Prompt], list[str]]:
         """Return the questions that the model can answer, with their prompts.
 
         Args:
             questions: all questions.
             refused: a message for each skipped record.
-            max_tokens: the largest number of tokens of an answer.
+            max_tokens: the largest number of tokens of an answer, for all questions or for each.
 
         Returns:
             The questions, with the length of the prompt as a group; their prompts; and `refused` with a
             message for each question that is too long or does not fit the format of the prompts.
         """
         kept, prompts, refused = [], [], list(refused)
-        for question in questions:
+        limits = [max_tokens] * len(questions) if isinstance(max_tokens, int) else max_tokens
+        for question, limit in zip(questions, limits, strict=True):
             try:
                 prompt = prompt_of(question, self.arm.objective, self.tokenizer)
                 prompt = prompt._replace(name=f"question {question.name}")
-                self._generator.check_length(prompt, max_tokens, prompt.name)
+                self._generator.check_length(prompt, limit, prompt.name)
             except PromptError as error:
                 refused.append(f"question {question.name}: {error}")
             except PromptTooLong as error:

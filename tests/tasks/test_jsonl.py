@@ -83,7 +83,7 @@ def test_generated_answers_and_likelihoods_are_scored(tmp_path):
     model = AnsweringModel(answers, [[Likelihood(-2.5, 1, False)], [Likelihood(-7.0, 2, True)]])
     shown = []
     result = measure(JsonlTask(path=path, metrics=metrics), model, lambda *done: shown.append(done))
-    assert model.requests == [64, [("c",), ("g é",)]]
+    assert model.requests == [[64, 64], [("c",), ("g é",)]]
     assert shown == [(2, 4), (4, 4)]
     first, second = result.answers
     assert dict(first.metrics) == pytest.approx(
@@ -104,7 +104,8 @@ def test_choices_are_scored_by_token_and_by_sum(tmp_path):
     model = AnsweringModel(likelihoods=found)
     metrics = ("accuracy", "accuracy_of_sums", "log_likelihood")
     first, second = measure(JsonlTask(path=path, metrics=metrics), model).answers
-    assert model.requests[0] == 0
+    (chosen, _), encode = model.requests[1], model.tokenizer.encode
+    assert model.requests[0][0] == max(len(encode(text)) for text in chosen)
     assert first.metrics == {"accuracy": 1, "accuracy_of_sums": 0, "log_likelihood": -4}
     assert second.metrics == {"accuracy": 0, "accuracy_of_sums": 1, "log_likelihood": -3}
     assert (first.answer, second.answer) == ("c c", "f")

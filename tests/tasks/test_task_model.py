@@ -17,8 +17,11 @@ from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.pruning import PruningSettings
 from birdie_jax.tasks import LENGTH_GROUP, Share, TaskModel
+from birdie_jax.tasks.instructions import Instructions
+from birdie_jax.tasks.jsonl import JsonlTask
 from birdie_jax.tasks.task_model import max_length_of
-from tests.tasks.toy_tasks import Lengths, Picks
+from tests.tasks.tiny_task_model import tiny_task_model
+from tests.tasks.toy_tasks import Lengths, OneChoice, Picks
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer
 
 ARM = Arm("prefix_lm", make_objective("prefix_lm"), "prefix_lm")
@@ -102,6 +105,30 @@ def test_prompts_over_the_limit_are_named(parts):
         line.split()[1].rstrip(":") for line in result.refused
     }
     assert any("question q5: has " in line and "allowed: 60 together" in line for line in result.refused)
+
+
+def test_choices_and_responses_over_the_limit_are_named(tmp_path):
+    prompt, answers = "abc de fgh", ["ab", "cdefgh mno"]
+    path = tmp_path / "records.jsonl"
+    path.write_text(
+        json.dumps({"prompt": prompt, "choices": answers, "label": 0, "reference": answers[1]}) + "\n"
+    )
+    responses = tmp_path / "responses.jsonl"
+    responses.write_text(json.dumps({"prompt": prompt, "response": answers[1]}) + "\n")
+    tokenizer = small_tokenizer()
+    read = len(make_prompt(prompt, ARM.objective, tokenizer).tokens)
+    longest = len(tokenizer.encode(answers[1]))
+    for task in (
+        JsonlTask(path=str(path), metrics=("accuracy",)),
+        JsonlTask(path=str(path), metrics=("f1", "log_likelihood"), max_tokens=1),
+        Instructions(path=str(responses)),
+        OneChoice(prompt=prompt, choices=tuple(answers)),
+    ):
+        result = task.measure(tiny_task_model(max_length=read + longest - 1))
+        assert not result.answers
+        (line,) = result.refused
+        assert f"has {read} tokens, and the answer up to {longest}; allowed: {read + longest - 1}" in line
+    assert len(task.measure(tiny_task_model(max_length=read + longest)).answers) == 1
 
 
 @pytest.mark.slow

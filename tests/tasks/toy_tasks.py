@@ -52,3 +52,18 @@ class Picks(ChoiceTask):
             for number in range(5)
         ]
         return made, []
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneChoice(ChoiceTask):
+    """One question; its first choice is right."""
+
+    name: ClassVar[str] = "one_choice"
+
+    prompt: str
+    choices: tuple[str, ...]
+
+    def questions(self, tokenizer):
+        """Return the question."""
+        del tokenizer
+        return [Question("one", self.prompt, self.choices[:1], self.choices)], []
