@@ -12,7 +12,7 @@ from birdie_jax.config_types import Seed
 from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import Example
 from birdie_jax.storage import Bounds
-from birdie_jax.tasks.question import Question
+from birdie_jax.tasks.question import Question, ScoredAnswer
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import TokenTask
 from birdie_jax.tasks.training_examples import GeneratedExamples
@@ -69,7 +69,8 @@ class AssociativeRecall(TokenTask):
     - The vocabulary (filler, keys and values) is the first text pieces of the tokenizer.
 
     Each query is a question. Its prompt is the context and the true target up to the key. Its answer is the
-    next token. Sequence i depends only on i and the other settings.
+    next token. Sequence i depends only on i and the other settings. The answers of a sequence are one unit
+    of intervals.
 
     Groups:
         pairs: the number of pairs.
@@ -153,6 +154,10 @@ class AssociativeRecall(TokenTask):
                     )
                 )
         return questions, ()
+
+    def unit_of(self, answer: ScoredAnswer) -> str:
+        """Return the number of the sequence, whose queries share their pairs."""
+        return answer.question.name.partition("-")[0]
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples:
         """Return a generator of sequences of `sequence_length` positions plus the marker and END.

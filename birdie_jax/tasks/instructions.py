@@ -1,6 +1,7 @@
 """Instruction tuning on dialogues (Birdie paper, appendix A.2)."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,8 @@ from birdie_jax.text import Tokenizer
 _BLOCK = 4096
 _PROBE = "a"
 _END = np.array([vocabulary.END], np.int32)
+# The end of an answer's name, if its dialogue has several.
+_ANSWER = re.compile(r" answer \d+$")
 
 
 class FlatExamples:
@@ -193,7 +196,8 @@ class Instructions(Task):
     During tokenization, the text of the file is in memory and takes about twice the size of the file. Then
     a token takes 4 bytes (`FlatExamples`), in every process and every worker that makes batches.
 
-    Metric: loss, the cross-entropy of the answers in nats per token, without END.
+    Metric: loss, the cross-entropy of the answers in nats per token, without END. The answers of a dialogue
+    are one unit of intervals.
 
     Attributes:
         path: the JSONL file, or its URL; may be compressed: .jsonl.gz, .jsonl.xz, .jsonl.zst.
@@ -252,6 +256,10 @@ class Instructions(Task):
             answer = question.references[0]
             scored.append(ScoredAnswer(question, answer, {"loss": loss}, float(likelihood.tokens), details))
         return TaskResult(tuple(scored), tuple(refused))
+
+    def unit_of(self, answer: ScoredAnswer) -> str:
+        """Return the location of the dialogue, whose answers share their prompts."""
+        return _ANSWER.sub("", answer.question.name)
 
     def _parse(self, record: Mapping[str, Any], where: str) -> list[Turn]:
         if ("messages" in record) == ("prompt" in record):

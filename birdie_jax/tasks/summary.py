@@ -121,8 +121,9 @@ def paired_differences(
     """Return the second model's scores minus the first's, on the units that both models answered.
 
     A unit is a question, or what `Task.unit_of` names. `Task.rescored` first scores these units among
-    themselves. The result includes derived metrics and excludes inner metrics. Units with the same name and
-    different prompts are no pair: the questions of some tasks depend on the tokenizer.
+    themselves. The result includes derived metrics and excludes inner metrics. An answer to a prompt counts
+    only if the other model has answered the same prompt under the same name: the questions of some tasks
+    depend on the tokenizer, and a model may skip some questions of a unit.
 
     Args:
         task: the task.
@@ -136,9 +137,9 @@ def paired_differences(
     Raises:
         ValueError: the answers differ in the names of their metrics.
     """
-    others = {_name_and_prompt(unit): unit for unit in _units(task, second)}
-    units = _units(task, first)
-    both = [(unit, others[_name_and_prompt(unit)]) for unit in units if _name_and_prompt(unit) in others]
+    units = _units(task, _shared(first, second))
+    others = {unit.question.name: unit for unit in _units(task, _shared(second, first))}
+    both = [(unit, others[unit.question.name]) for unit in units if unit.question.name in others]
     if not both:
         return {}, 0
     ours, theirs = (task.rescored(answers) for answers in zip(*both, strict=True))
@@ -149,8 +150,14 @@ def paired_differences(
     return _without_inner(task, [*names, *derived], found), len(both)
 
 
-def _name_and_prompt(answer: ScoredAnswer) -> tuple[str, str]:
-    return answer.question.name, answer.question.prompt
+def _shared(answers: Sequence[ScoredAnswer], others: Sequence[ScoredAnswer]) -> list[ScoredAnswer]:
+    """Return the answers to prompts that `others` have, and the answers without prompt."""
+    asked = {(other.question.name, other.question.prompt) for other in others}
+    return [
+        answer
+        for answer in answers
+        if not answer.question.prompt or (answer.question.name, answer.question.prompt) in asked
+    ]
 
 
 def _units(task: Task, answers: Sequence[ScoredAnswer]) -> list[ScoredAnswer]:

@@ -7,8 +7,10 @@ import pytest
 import scipy.stats
 
 from birdie_jax.tasks import Question, ScoredAnswer
+from birdie_jax.tasks.associative_recall import AssociativeRecall
 from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
 from birdie_jax.tasks.glue import Glue
+from birdie_jax.tasks.instructions import Instructions
 from birdie_jax.tasks.labelled_text import LabelledText
 from birdie_jax.tasks.masked_text import MaskedText
 from birdie_jax.tasks.metrics import class_scores, confusion, correlation_scores
@@ -209,3 +211,34 @@ def test_the_parts_of_a_document_are_drawn_and_paired_as_one(task, metrics):
     assert [alone.mean, alone.low, alone.high] == pytest.approx(
         [expected.mean, expected.low, expected.high]
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "name"),
+    [
+        (AssociativeRecall(), "exact_match", "{:06d}-{}"),
+        (Instructions(path="x"), "loss", "all answer 2.jsonl: line {} answer {}"),
+    ],
+)
+def test_the_shared_questions_of_a_unit_are_drawn_and_paired_as_one(task, metric, name):
+    random, parts = np.random.default_rng(8), 3
+    scores = random.integers(0, 2, (2, COUNT, parts)).astype(float)
+    # The second model skips the last question of some units.
+    asked = np.ones((COUNT, parts), bool)
+    asked[::3, -1] = False
+    first, second = (
+        [
+            ScoredAnswer(Question(name.format(unit, part), f"p{unit} {part}", ("",)), "", {metric: score})
+            for unit, of_unit in enumerate(of_model)
+            for part, score in enumerate(of_unit)
+            if number == 0 or asked[unit, part]
+        ]
+        for number, of_model in enumerate(scores)
+    )
+    weights = asked.sum(axis=1).astype(float)
+    ours, theirs = ((of_model * asked).sum(axis=1, keepdims=True) / weights[:, None] for of_model in scores)
+    (expected,) = bootstrap_differences(ours, theirs, weights, weights, SEED)
+    found, pairs = paired_differences(task, first, second, SEED)
+    assert (pairs, found[metric]) == (COUNT, expected)
+    (expected,) = bootstrap_means(theirs, weights)
+    assert mean_scores(task, second)[metric] == expected
