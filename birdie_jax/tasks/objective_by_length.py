@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int32, Int64
 
 from birdie_jax.config_types import RequiredName, Seed, ShareOfBoth, Text
 from birdie_jax.errors import DataError, UnsuitableText
@@ -66,6 +66,23 @@ class Passages:
         read = _read_lines if whole_lines else _read_documents
         self._documents = [] if text is None else read(tokenizer, text, split)
         self._lengths = np.array([len(document) for document in self._documents], np.int64)
+
+    def lengths_of_lines(self, shortest: int, longest: int) -> Int64[np.ndarray, " lengths"] | None:
+        """Return the different numbers of tokens of whole lines in a range; None = any length will do.
+
+        Raises:
+            DataError: there is no such line.
+        """
+        if self._text is None or not self._whole_lines:
+            return None
+        found = np.unique(self._lengths)
+        found = found[(found >= shortest) & (found <= longest)]
+        if not found.size:
+            raise DataError(
+                f"{self._text.source}: found no line of {shortest} to {longest} tokens in its "
+                f"{self._split} split alone; allowed: another length, source or validation_fraction"
+            )
+        return found
 
     def draw(self, rng: np.random.Generator, length: int) -> Int32[np.ndarray, " tokens"]:
         """Return a passage: int32 [length]. All passages of this length are equally likely.
@@ -233,7 +250,7 @@ class ObjectiveByLength(TokenTask):
         """Return a generator of examples with passages of the shortest to the longest of `lengths`.
 
         Raises:
-            DataError: the source cannot be read.
+            DataError: the source cannot be read, or has no line of such a length.
         """
         passages = Passages(tokenizer, self._text, "train", whole_lines=self.whole_lines)
         return ObjectiveExamples(self.objective(self.lengths[0], self.lengths[-1]), passages)
@@ -246,22 +263,36 @@ class ObjectiveByLength(TokenTask):
 
 
 class ObjectiveExamples:
-    """Examples of an objective on passages, with lengths uniform over those that fit."""
+    """Examples of an objective on passages, with lengths uniform over those that fit.
+
+    If passages are whole lines, the lengths are those of the lines.
+    """
 
     def __init__(self, objective: Objective, passages: Passages):
-        """Store the objective, which limits the lengths, and the passages."""
+        """Store the objective, which limits the lengths, and the passages.
+
+        Raises:
+            DataError: no line has a length that the objective allows.
+        """
+        assert objective.max_length is not None
         self._objective, self._passages = objective, passages
+        self._lines = passages.lengths_of_lines(objective.minimum_tokens, objective.max_length)
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
         """Return an example of at most `max_positions` positions; None if the shortest does not fit."""
+        length = self._draw_length(rng, max_positions)
+        return None if length is None else _build(self._objective, self._passages, length, rng)
+
+    def _draw_length(self, rng: np.random.Generator, max_positions: int) -> int | None:
         objective = self._objective
-        longest = objective.max_length
-        assert longest is not None
+        if self._lines is not None:
+            fitting = self._lines[self._lines <= objective.text_limit(max_positions)]
+            return int(rng.choice(fitting)) if fitting.size else None
+        assert objective.max_length is not None
         try:
-            length = objective.draw_length(longest, rng, max_positions)
+            return objective.draw_length(objective.max_length, rng, max_positions)
         except UnsuitableText:
             return None
-        return _build(objective, self._passages, length, rng)
 
 
 def _build(objective: Objective, passages: Passages, length: int, rng: np.random.Generator) -> Example:

@@ -17,6 +17,7 @@ from birdie_jax.tasks.objective_by_length import (
     SelectiveCopyingByLength,
     TextSource,
 )
+from birdie_jax.tasks.task import without_stop
 from birdie_jax.text.tokenization import split_of
 from tests.tasks.tokenizers import word_tokenizer
 
@@ -74,6 +75,23 @@ def test_whole_lines_do_not_occur_in_training_documents(tmp_path):
         CopyingByLength(lengths=(50,), **text).questions(word_tokenizer())
     with pytest.raises(ValueError, match="whole_lines: found True with source ''; allowed: with a source"):
         CopyingByLength(whole_lines=True)
+
+
+def test_training_lines_have_the_lengths_that_lines_have(tmp_path):
+    lines = [" ".join(letter * count) for count in (2, 5, 9) for letter in "abcdefgh"]
+    for number, line in enumerate(lines):
+        (tmp_path / f"{number}.txt").write_text(line)
+    text = {"source": str(tmp_path), "validation_fraction": 0.3, "whole_lines": True}
+    sizes = {len(word_tokenizer().encode(line)) for line in lines if split_of(line, 0.3) == "train"}
+    task = CopyingByLength(lengths=(2, max(sizes)), **text)
+    examples, rng = task.training_examples(word_tokenizer()), np.random.default_rng(0)
+    found = [examples.draw(rng, 64) for _ in range(40)]
+    assert {len(without_stop(example.target)) for example in found} == sizes
+    shortest = task.objective(2, 2).example_length(min(sizes))
+    assert len(without_stop(examples.draw(rng, shortest).target)) == min(sizes)
+    assert examples.draw(rng, shortest - 1) is None
+    with pytest.raises(DataError, match="found no line of 30 to 40 tokens in its train split alone"):
+        CopyingByLength(lengths=(30, 40), **text).training_examples(word_tokenizer())
 
 
 def test_spans_and_delimiters_have_the_configured_lengths():
