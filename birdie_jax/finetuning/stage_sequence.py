@@ -10,7 +10,8 @@ from birdie_jax.config import Config
 from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stage_rows import StageRows, make_stage_rows
 from birdie_jax.finetuning.stages import Stage
-from birdie_jax.tasks import RecordedExamples
+from birdie_jax.tasks import GeneratedExamples, RecordedExamples
+from birdie_jax.tasks.training_examples import ExamplesOfText
 from birdie_jax.text import Tokenizer
 
 
@@ -83,7 +84,7 @@ def make_stage_sequence(config: Config, stages: Sequence[Stage], tokenizer: Toke
             )
         )
         ends.append(first_step + rows[-1].num_steps)
-        hashes.append(examples.sha256 if isinstance(examples, RecordedExamples) else repr(stage.task))
+        hashes.append(_identity(stage, examples))
     total, limit = ends[-1], config.train.num_steps
     if limit > total:
         raise ConfigError(
@@ -92,3 +93,10 @@ def make_stage_sequence(config: Config, stages: Sequence[Stage], tokenizer: Toke
         )
     identity = hashlib.sha256(json.dumps([tokenizer.sha256, *hashes]).encode()).hexdigest()
     return StageSequence(tuple(stages), tuple(rows), tuple(ends), limit or total, identity)
+
+
+def _identity(stage: Stage, examples: GeneratedExamples | RecordedExamples) -> str:
+    """Return the hash of recorded examples, or the task of generated ones and the hash of their text."""
+    if isinstance(examples, RecordedExamples):
+        return examples.sha256
+    return repr(stage.task) + (examples.text_sha256 if isinstance(examples, ExamplesOfText) else "")

@@ -5,6 +5,7 @@ format of its objective.
 """
 
 import abc
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -66,6 +67,16 @@ class Passages:
         read = _read_lines if whole_lines else _read_documents
         self._documents = [] if text is None else read(tokenizer, text, split)
         self._lengths = np.array([len(document) for document in self._documents], np.int64)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the tokens of all documents or lines; empty for random tokens."""
+        if self._text is None:
+            return ""
+        digest = hashlib.sha256(self._lengths.tobytes())
+        for document in self._documents:
+            digest.update(document.tobytes())
+        return digest.hexdigest()
 
     def lengths_of_lines(self, shortest: int, longest: int) -> Int64[np.ndarray, " lengths"] | None:
         """Return the different numbers of tokens of whole lines in a range; None = any length will do.
@@ -266,6 +277,9 @@ class ObjectiveExamples:
     """Examples of an objective on passages, with lengths uniform over those that fit.
 
     If passages are whole lines, the lengths are those of the lines.
+
+    Attributes:
+        text_sha256: the hash of the text of the passages; empty for random tokens.
     """
 
     def __init__(self, objective: Objective, passages: Passages):
@@ -276,6 +290,7 @@ class ObjectiveExamples:
         """
         assert objective.max_length is not None
         self._objective, self._passages = objective, passages
+        self.text_sha256 = passages.sha256
         self._lines = passages.lengths_of_lines(objective.minimum_tokens, objective.max_length)
 
     def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:

@@ -50,6 +50,18 @@ class RecordedExamples(Protocol):
 
 
 @runtime_checkable
+class ExamplesOfText(Protocol):
+    """Generated examples that are made from a text.
+
+    Attributes:
+        text_sha256: a hash of the text; empty = none. A run uses it to detect a changed text.
+    """
+
+    @property
+    def text_sha256(self) -> str: ...  # noqa: D102
+
+
+@runtime_checkable
 class PartialExamples(Protocol):
     """Examples that also list the skipped records of their file.
 

@@ -257,6 +257,17 @@ def test_the_identity_depends_on_the_examples():
     assert sequence_of({"2": WORDS}).identity != sequence_of({"2": WORDS | {"max_letters": 8}}).identity
 
 
+def test_the_identity_depends_on_the_text_of_generated_examples(tmp_path):
+    copied = {"task": "copying_by_length", "lengths": (4, 8), "length": 64, "rows": 2, "steps": 5}
+    identities = []
+    for number in range(2):
+        for name in "abcdef":
+            (tmp_path / f"{name}.txt").write_text(f"{name} {number} " * 20)
+        stage = copied | {"source": str(tmp_path), "validation_fraction": 0.1}
+        identities += [sequence_of({"1": stage}).identity for _ in range(2)]
+    assert identities[0] == identities[1] != identities[2] == identities[3]
+
+
 def test_stage_config_has_the_batches_of_the_stage():
     config = config_with({"a": WORDS})
     (stage,) = read_stages(config)
