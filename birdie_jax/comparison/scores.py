@@ -157,8 +157,8 @@ def _shared_evaluations(sides: Sequence[Side]) -> list[str]:
 def _rows_of_evaluation(sides: Sequence[Side], name: str) -> Iterator[Row]:
     records = [[_record(run, name) for run in side.runs] for side in sides]
     known = [record for of_side in records for record in of_side if record is not None]
-    same = all((one.task, one.settings) == (known[0].task, known[0].settings) for one in known)
-    paired = [_paired(sides, records, number) if same else {} for number in range(1, len(sides))]
+    other = next((why for one in known if (why := _other_measurement(one, known[0]))), "")
+    paired = [{} if other else _paired(sides, records, number) for number in range(1, len(sides))]
     for metric in known[0].metrics:
         values = [
             np.array([_metric(record, metric) for record in of_side], np.float64) for of_side in records
@@ -169,13 +169,21 @@ def _rows_of_evaluation(sides: Sequence[Side], name: str) -> Iterator[Row]:
         ]
         differences = []
         for number in range(1, len(sides)):
-            if not same:
-                differences.append(Cell(NONE, "other settings of the task"))
+            if other:
+                differences.append(Cell(NONE, other))
             elif len(values[0]) == len(values[number]) == 1:
                 differences.append(paired[number - 1].get(metric, Cell(NONE)))
             else:
                 differences.append(_seed_difference(sides, values, number))
         yield Row(f"{name}: {metric}".replace("_", " "), tuple(cells), tuple(differences))
+
+
+def _other_measurement(record: EvaluationRecord, first: EvaluationRecord) -> str:
+    """Return why the scores of two evaluations have no difference; empty if they have one."""
+    if (record.task, record.settings) != (first.task, first.settings):
+        return "other settings of the task"
+    # Another version of a task may have other metrics.
+    return "other metrics of the task" if record.metrics.keys() != first.metrics.keys() else ""
 
 
 def _record(run: RunRecord, name: str) -> EvaluationRecord | None:

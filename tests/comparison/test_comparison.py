@@ -81,12 +81,12 @@ def test_different_settings_are_listed(folder):
     assert (second.name, second.values) == ("seed", ("1, 2, 0", "1, 2, 0"))
 
 
-def write_evaluation(workdir, task, right, *, answers=True):
+def write_evaluation(workdir, task, right, *, answers=True, metrics=("exact_match", "f1")):
     scored = tuple(
         ScoredAnswer(
             Question(f"q{number}", f"p{number}", ("b",), groups={"prompt_tokens": number}),
             "b" if number in right else "c",
-            {name: float(number in right) for name in ("exact_match", "f1")},
+            {name: float(number in right) for name in metrics},
         )
         for number in range(30)
     )
@@ -129,6 +129,16 @@ def test_evaluations_with_other_settings_have_no_difference(folder):
         write_evaluation(path, make_task("jsonl", {"path": f"{name}.jsonl"}, "task"), {1})
     (row, *_) = evaluation_rows(read_sides(paths))
     assert row.differences[0].remark == "other settings of the task"
+
+
+def test_evaluations_with_other_metrics_have_no_difference(folder):
+    """An earlier version of a task had fewer metrics."""
+    paths = [folder / "mixture/run_a", folder / "causal/run_a"]
+    task = make_task("jsonl", {"path": "q.jsonl"}, "task")
+    write_evaluation(paths[0], task, {1})
+    write_evaluation(paths[1], task, {1, 2}, metrics=("exact_match",))
+    (row, *_) = evaluation_rows(read_sides(paths))
+    assert row.differences[0].remark == "other metrics of the task"
 
 
 def test_damaged_answers_are_named(folder):
