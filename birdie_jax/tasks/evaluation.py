@@ -30,6 +30,8 @@ from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 
 # Names of files and metrics contain the name of an evaluation.
 _NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
+# Settings of tasks that name what they read.
+_READ = frozenset({"path", "phenomena", "prepared", "source"})
 _NAME_RULE = "letters, digits, underscores, at most 100"
 _NAMED_FLAG = re.compile(r"(?P<name>[A-Za-z0-9_]*)=(?P<task>[A-Za-z0-9_]+(?::.*)?)", re.DOTALL)
 
@@ -98,12 +100,12 @@ def tasks_of_flags(values: Sequence[str], flag: str = "--task") -> list[NamedTas
 
 
 def files_of_tasks(tasks: Iterable[NamedTask]) -> list[Input]:
-    """Return the files and folders that tasks read: their settings `path` and `..._path`."""
+    """Return the files and folders that tasks read: the settings in `_READ`, and those named `..._path`."""
     return [
         Input(f"{setting} of --task {name}", path, all_files=True)
         for name, task in tasks
         for setting, path in settings_of(task).items()
-        if path and (setting == "path" or setting.endswith("_path"))
+        if path and (setting in _READ or setting.endswith("_path"))
     ]
 
 

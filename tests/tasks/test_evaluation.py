@@ -204,10 +204,16 @@ def test_flags_name_evaluations():
 
 
 def test_settings_name_the_files_that_a_task_reads():
-    named = tasks_of_flags(["a=jsonl:path=q.jsonl", "phonebook", "b=perplexity:path=texts"])
+    flags = ["a=jsonl:path=q.jsonl", "phonebook", "b=perplexity:path=texts", "masked_text:prepared=data"]
+    flags += ["copying_by_length:source=a.txt", "glue:dataset=cola,path=CoLA,phenomena=major.tsv"]
+    named = tasks_of_flags(flags)
     assert [(read.flag, read.path) for read in files_of_tasks(named)] == [
         ("path of --task a", "q.jsonl"),
         ("path of --task b", "texts"),
+        ("prepared of --task masked_text", "data"),
+        ("source of --task copying_by_length", "a.txt"),
+        ("path of --task glue", "CoLA"),
+        ("phenomena of --task glue", "major.tsv"),
     ]
 
 
