@@ -167,7 +167,11 @@ class Quality(HeadTask):
             answers.append(
                 ScoredAnswer(asked, question.options[predicted], metrics, details={"scores": scores})
             )
-        return TaskResult(tuple(answers), (*refused, *dict.fromkeys(too_long)))
+        # Several options of a question may be too long.
+        skipped: dict[str, str] = {}
+        for line in too_long:
+            skipped.setdefault(line.rpartition(": has ")[0], line)
+        return TaskResult(tuple(answers), (*refused, *skipped.values()))
 
 
 def _parse_unique(places: dict[str, str], record: Mapping[str, Any], where: str) -> list[QualityQuestion]:
