@@ -123,7 +123,8 @@ class RecordedRows:
             self._num_rows = whole * per_epoch + math.ceil(round((stage.epochs - whole) * per_epoch, 6))
             steps = -(-self._num_rows // stage.rows)
             self.num_steps = min(steps, stage.steps or steps)
-        epochs = self.num_steps * stage.rows / per_epoch if stage.epochs is None else stage.epochs
+        drawn = self.num_steps * stage.rows / per_epoch
+        epochs = drawn if stage.epochs is None else min(drawn, stage.epochs)
         self.description = (
             f"{len(fitting):,} examples in {per_epoch:,} rows of {stage.length:,}, "
             f"{padding:.1%} of them padding; {epochs:g} epochs in "

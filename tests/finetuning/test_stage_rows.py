@@ -67,7 +67,11 @@ def test_steps_repeat_epochs(recorded):
 
 
 def test_the_smaller_of_epochs_and_steps_counts(recorded):
-    assert rows_of(recorded, epochs=1.0, steps=2).num_steps == 2
+    rows = rows_of(recorded, epochs=1.0, steps=2)
+    assert rows.num_steps == 2
+    (share,) = re.findall(r"; (\S+) epochs in 2 steps", rows.description)
+    shown = [example for step in drawn(rows) for row in step for example in row]
+    assert float(share) == pytest.approx(len(shown) / 40, abs=0.1) and float(share) < 1
     assert rows_of(recorded, epochs=1.0, steps=99).num_steps == rows_of(recorded, epochs=1.0).num_steps
 
 
