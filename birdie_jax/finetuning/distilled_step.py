@@ -153,7 +153,8 @@ class TaughtLosses(NamedTuple):
         loss: the student's cross-entropy, in nats.
         correct: whether the student's greedy choice is the label.
         teacher_loss: the teacher's cross-entropy.
-        divergence: KL(teacher || student) of the softened distributions, in nats.
+        divergence: KL(teacher || student) of the softened distributions over the tokens that the student
+            can predict, in nats.
     """
 
     loss: TokenLosses
@@ -185,7 +186,9 @@ def taught_losses(
             label = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
             return jax.nn.logsumexp(scores, axis=-1) - label
 
-        log_goal, log_own = (jax.nn.log_softmax(each / temperature) for each in (goal, scores))
+        # A token that the student bars would make the divergence as large as the bias that bars it.
+        shared = goal if student.bias is None else goal + student.bias
+        log_goal, log_own = (jax.nn.log_softmax(each / temperature) for each in (shared, scores))
         divergence = jnp.sum(jnp.exp(log_goal) * (log_goal - log_own), axis=-1)
         return loss(scores), jnp.argmax(scores, axis=-1) == targets, loss(goal), divergence
 

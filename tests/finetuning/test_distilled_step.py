@@ -1,5 +1,6 @@
 """Distillation: losses of both models against NumPy, weights of the parts, gradients."""
 
+import dataclasses
 from functools import cache
 
 import jax
@@ -87,6 +88,20 @@ def test_losses_match_whole_distributions_in_float64():
     expected = 0.7 * sum(by_arm(loss)) + 0.3 * 4.0 * sum(by_arm(divergence))
     assert float(total) == pytest.approx(expected, rel=1e-4)
     np.testing.assert_array_equal(sums["relations"], 0)
+
+
+def test_tokens_that_the_student_bars_do_not_count():
+    model, params, teacher, teacher_params = models()
+    own, theirs = (
+        log_softmax(float64(one.apply({"params": of}, batch()))[..., 256:])
+        for one, of in ((model, params), (teacher, teacher_params))
+    )
+    divergence = (np.exp(theirs) * (theirs - own)).sum(axis=-1)
+    barring = model.clone(config=dataclasses.replace(model.config, min_predicted_id=256))
+    settings = FinetuneTeacherConfig("teacher")
+    loss = distilled_loss(barring, teacher, 2, LENGTH, settings, teacher_params)
+    _, sums = quick_jit(loss.sums)(params, batch())
+    np.testing.assert_allclose(sums["divergence"], by_arm(divergence), **CLOSE)
 
 
 def test_relation_losses_match_loops():
