@@ -1,5 +1,6 @@
 """The hook that measures the tasks of `config.eval.tasks` during training."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -71,7 +72,7 @@ def read_stop_rule(config: EvalConfig, tasks: Sequence[NamedTask]) -> StopRule |
         limit = float(match["limit"]) if match else None
     except ValueError:
         limit = None
-    if match is None or limit is None or match["task"] not in names:
+    if match is None or limit is None or not math.isfinite(limit) or match["task"] not in names:
         known = f"where TASK is one of {', '.join(names)}" if names else "with tasks in config.eval.tasks"
         raise ConfigError(
             f"config.eval.stop_when: found {shown(config.stop_when)}; allowed: '', or TASK/METRIC >= NUMBER"

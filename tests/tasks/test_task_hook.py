@@ -144,6 +144,7 @@ FORM = "allowed: '', or TASK/METRIC >= NUMBER or TASK/METRIC <= NUMBER, where TA
         (4, "answers >= 1", rf"config\.eval\.stop_when: found 'answers >= 1'; {FORM}"),
         (4, "size/answers > 1", rf"config\.eval\.stop_when: found 'size/answers > 1'; {FORM}"),
         (4, "size/answers >= x", rf"config\.eval\.stop_when: found 'size/answers >= x'; {FORM}"),
+        (4, "size/answers >= nan", rf"config\.eval\.stop_when: found 'size/answers >= nan'; {FORM}"),
         (4, "other/answers >= 1", rf"config\.eval\.stop_when: found 'other/answers >= 1'; {FORM}"),
         (
             0,
