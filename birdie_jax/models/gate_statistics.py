@@ -48,11 +48,13 @@ def sow_gate_statistics(
         last: the state after the last token.
         layout: which positions have a token; padding does not count.
     """
-    token = (layout.segment_ids > 0).reshape(*layout.segment_ids.shape, *(1,) * (decay.ndim - 2))
-    count = jnp.maximum(jnp.sum(token), 1) * (decay.size // token.size)
+    token = layout.segment_ids > 0
+    count = jnp.maximum(jnp.sum(token), 1)
 
     def share(holds: Array) -> Array:
-        return jnp.sum(jnp.where(token, holds, False)) / count
+        # Average each token first: int32 cannot count all decays of a large batch.
+        of_token = jnp.mean(holds, axis=tuple(range(2, holds.ndim)))
+        return jnp.sum(jnp.where(token, of_token, 0.0)) / count
 
     decay = jax.lax.stop_gradient(decay)
     found = GateStatistics(

@@ -11,7 +11,7 @@ import pytest
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.gate_statistics import COLLECTION, sow_gate_statistics
-from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.layout import batch_layout, causal_layout
 from birdie_jax.pretraining.gate_statistics import gate_statistics
 from tests.engine.models_on_meshes import packed_batch
 from tests.quick_jit import quick_jit
@@ -42,6 +42,20 @@ def test_shares_exclude_padding(numbers):
     assert found["open_share"] == pytest.approx((of_tokens == 0).mean(), rel=1e-5)
     assert found["closed_share"] == pytest.approx((of_tokens == 1).mean(), rel=1e-5)
     assert found["state_rms"] == pytest.approx(np.sqrt((last**2).mean()), rel=1e-5)
+
+
+def test_more_decays_than_int32_counts_have_shares():
+    """A batch of a large preset has more decays than int32 counts; here they are never in memory."""
+    rows, channels = 1 << 16, (1 << 15) + 2
+
+    @jax.jit
+    def record(gate):
+        decay, last = jnp.broadcast_to(gate, (rows, 1, channels)), jnp.ones((rows, 1))
+        return Layer().apply({}, decay, last, causal_layout(rows, 1), mutable=[COLLECTION])[1]
+
+    gate = np.array([0.0, 1.0, 1.0, 1.0] * (rows // 4), np.float32)
+    found = record(gate[:, None, None])[COLLECTION]
+    assert (found["open_share"], found["closed_share"]) == pytest.approx((0.25, 0.75), rel=1e-5)
 
 
 # Mixers with one number per channel share the code, and griffin has one of them in a hybrid.
