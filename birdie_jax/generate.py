@@ -285,7 +285,7 @@ def _read_context(generator: Generator, trained: TrainedModel, arm: Arm, text: s
         size = write_state(
             path, state, identity, arm=arm.name, objective=objective.name, marker=objective.marker
         )
-        print(f"{path}: the state after {state.tokens:,} tokens, {size:,} bytes")
+        print(f"{path}: the state after {state.tokens:,} tokens, {size:,} bytes", file=sys.stderr)
     return state
 
 

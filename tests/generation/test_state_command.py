@@ -33,23 +33,24 @@ def test_a_state_gives_the_answers_of_the_whole_prompt(folder):
     run, state = f"--workdir={folder / 'run'}", folder / "book.state"
     options = ("--max_tokens=8", "--temperature=1", "--seed=3")
     read = ("generate", run, f"--context_file={folder / 'book.txt'}", "--context_chunk=64", *options)
-    ((status, saved, error),) = run_commands([(*read, f"--save_state={state}")])
+    questions = f"--prompt_file={folder / 'questions.jsonl'}"
+    ((status, saved, error),) = run_commands([(*read, f"--save_state={state}", questions)])
     assert (status, error.count("Traceback")) == (0, 0), error
     # The arm of this mixture has a marker.
     count = 1 + len(small_tokenizer().encode(TEXT))
-    assert saved == f"{state}: the state after {count} tokens, {state.stat().st_size:,} bytes\n"
+    assert f"{state}: the state after {count} tokens, {state.stat().st_size:,} bytes\n" in error
     load = ("generate", run, f"--load_state={state}", *options)
     results = run_commands(
         [
             (*load, "--prompt=abc"),
             ("generate", run, f"--prompt={TEXT}abc", *options),
             (*read, "--prompt=abc"),
-            (*load, f"--prompt_file={folder / 'questions.jsonl'}"),
+            (*load, questions),
         ]
     )
     assert [status for status, *_ in results] == [0] * 4, results
     from_state, whole, at_once, together = (output for _, output, _ in results)
-    assert from_state == at_once
+    assert (from_state, together) == (at_once, saved)
     tokens = small_tokenizer().encode
     assert [*tokens(TEXT), *tokens("abc")] == [*tokens(TEXT + "abc")], "the tokenizer joins nothing there"
     assert from_state == whole
