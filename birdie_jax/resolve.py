@@ -22,7 +22,7 @@ from birdie_jax.engine.mesh import Device, arrange, fill_in_sizes
 from birdie_jax.errors import ConfigError, shown
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameters import ParameterPolicy, parameter_policies
-from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
+from birdie_jax.objectives import Arm, Mixture, make_mixture, mixture_from_arms
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,21 @@ def configured_mixture(config: Config) -> Mixture:
     except ValueError as error:
         raise ConfigError(f"config.{error}") from error
     return mixture
+
+
+def trained_arms(config: Config) -> tuple[Arm, ...]:
+    """Return the arms that a run trains on: those with a share of any mixture that is known before it.
+
+    A policy that reads losses may choose any arm.
+
+    Raises:
+        ConfigError: the mixture is invalid; see `configured_mixture`.
+    """
+    mixture, policy = configured_mixture(config), find_policy(config.bandit.policy)
+    if policy.reads_losses and policy.changes_mixture:
+        return mixture.arms
+    shares = np.array([shares for shares, _ in known_mixtures(config, mixture)])
+    return tuple(arm for arm, share in zip(mixture.arms, shares.max(axis=0), strict=True) if share > 0)
 
 
 def class_names(mixture: Mixture) -> tuple[str, ...]:

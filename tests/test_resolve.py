@@ -11,7 +11,7 @@ import birdie_jax
 from birdie_jax.config import parse_config
 from birdie_jax.errors import ConfigError
 from birdie_jax.models.parameters import one_token_batch
-from birdie_jax.resolve import resolve_run
+from birdie_jax.resolve import resolve_run, trained_arms
 from birdie_jax.train import find_parts
 from tests.micro_config import get_config
 
@@ -78,6 +78,25 @@ def test_other_batches_keep_the_model_and_the_devices():
     given.train.accumulation_steps = 2
     with pytest.raises(ConfigError, match=r"config\.batching\.rows: found"):
         run.with_batches_of(parse_config(given))
+
+
+def test_arms_without_a_share_are_not_trained():
+    """Such an arm is only measured, so no prompt has its format by default."""
+    config = get_config()
+    config.objectives.arms = {
+        "a": {"objective": "prefix_lm", "weight": 0.0},
+        "b": {"objective": "causal_lm"},
+        "c": {"objective": "copying"},
+    }
+
+    def trained(**bandit):
+        config.bandit.update(bandit)
+        return [arm.name for arm in trained_arms(parse_config(config))]
+
+    assert trained(policy="fixed") == ["b", "c"]
+    assert trained(policy="uniform") == trained(policy="birdie") == ["a", "b", "c"]
+    assert trained(policy="staged", stages="0: copying=1") == ["c"]
+    assert trained(policy="staged", stages="0: copying=1; 0.5: prefix_lm=1") == ["a", "c"]
 
 
 def test_an_unknown_hook_is_refused_before_the_text_is_prepared():

@@ -16,7 +16,7 @@ from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.objectives.masked_lm import MaskedLM
-from birdie_jax.resolve import configured_mixture
+from birdie_jax.resolve import trained_arms
 from birdie_jax.storage import exists, is_remote, make_path, read_bytes, write_whole
 from birdie_jax.storage.outputs import Input
 from birdie_jax.storage.workdir import Workdir
@@ -141,7 +141,7 @@ def taught_arms(config: Config) -> tuple[Arm, ...]:
     if config.finetune.stages:
         name = MaskedLM.name if config.model.head else PROMPT_OBJECTIVE
         return (Arm(name, make_objective(name), group=name),)
-    return configured_mixture(config).arms
+    return trained_arms(config)
 
 
 def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTask]) -> AskedArms:
