@@ -261,7 +261,12 @@ class RowStream:
         cursor = begin
         last_record = cursor.record + 1 + len(text)
         refusal: UnsuitableText | None = None
-        while cursor.record <= last_record:
+        while True:
+            if cursor.record > last_record:
+                # Every epoch has a new order, so these records may not include all records of the text.
+                if not self._suits_any_record(begun, corpus):
+                    break
+                last_record += len(text)
             record = self._read(corpus, cursor.record)
             available = len(record.tokens) - cursor.offset
             try:
@@ -293,6 +298,17 @@ class RowStream:
             f"{text.directory}: no {text.split} record makes an example of arm "
             f"{self._arms[number].name!r} (tried {len(text)}): {refusal}"
         )
+
+    def _suits_any_record(self, begun: _BegunExample, corpus: int) -> bool:
+        """Return whether the drawn arm can make an example from the beginning of any record of a text."""
+        rng = self._begin(begun.index).rng
+        for record in self._texts[corpus]:
+            try:
+                self._objectives[begun.arm](record.tokens, rng, record.ends_document, self._settings.length)
+            except UnsuitableText:
+                continue
+            return True
+        return False
 
     def _read(self, corpus: int, number: int) -> TokenRecord:
         if (corpus, number) != self._record_read:

@@ -217,6 +217,17 @@ def test_the_error_of_too_short_text_names_arm_split_and_minimum(short_folder):
     assert message.endswith("it needs at least 500")
 
 
+def test_every_row_finds_the_only_record_that_suits_an_arm(short_folder):
+    """With as many rows as records, a row reads one record per epoch, drawn anew in each."""
+    text = TokenShards(short_folder, "train")
+    longest = text.max_record_tokens
+    mixture = mixture_from_arms({"long_copies": {"objective": "copying", "min_length": longest}})
+    settings = _SMALL._replace(rows=len(text), length=1024, lookahead=0)
+    for row in range(8):
+        (example,) = _stream(text, mixture, settings, row).next_row()
+        assert len(example.target) == longest + 1
+
+
 def test_the_error_of_too_short_rows_differs_from_that_of_text(long_text):
     mixture = mixture_from_arms({"long_copies": {"objective": "copying", "min_length": 500}})
     with pytest.raises(DataError, match="rows of 256 hold 127 tokens of its text; it needs at least 500"):
