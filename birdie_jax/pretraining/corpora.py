@@ -38,9 +38,13 @@ def describe_corpora(
     for weights, steps in known_mixtures(config, mixture):
         stream = RowStream(text, mixture.arms, settings, row=0)
         stream.set_mixture(shares.sampling(weights))
+        # The first rows also fill the buffer, so they read more text than later rows.
+        for _ in range(settings.lookahead):
+            stream.next_row()
+        buffering = np.array(stream.tokens_read)
         for _ in range(_ROWS):
             stream.next_row()
-        tokens += np.array(stream.tokens_read) / _ROWS * settings.rows * steps
+        tokens += (np.array(stream.tokens_read) - buffering) / _ROWS * settings.rows * steps
     described: dict[str, Any] = {}
     for number, (name, corpus) in enumerate(corpora_of(config.data).items()):
         its_text = text.texts[number]

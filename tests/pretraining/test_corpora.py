@@ -156,7 +156,7 @@ def test_a_bandit_of_corpora_resumes_bit_for_bit(files, tmp_path):
 
 
 def test_epochs_are_expected_over_all_stages(files, tmp_path):
-    """The first stage alone would read corpus a 0.3 times; all read it 0.53 times."""
+    """The first stage alone would read corpus a 0.3 times; all read it 0.55 times."""
     staged = ("--config.bandit.policy=staged", "--config.bandit.stages=0: causal_lm=1; 0.25: a_lm=1")
     staged += ("--config.bandit.every_steps=4",)
     status, output = finish(
