@@ -63,6 +63,8 @@ class Outcome(NamedTuple):
         times: the steps of each fine-tuning to half right on two entries; None = never.
         cap: the maximum number of steps of a fine-tuning.
         exact: the share of exact test answers by cell, averaged over the fine-tunings.
+        copied: the share of test answers on two entries that are a number of the book, asked or not,
+            averaged over the fine-tunings.
         bits: the bits per byte on held-out text.
         copying: the share of tokens copied correctly without fine-tuning.
         f1: the F1 score on questions on passages.
@@ -73,6 +75,7 @@ class Outcome(NamedTuple):
     times: tuple[int | None, ...]
     cap: int
     exact: dict[str, float]
+    copied: float
     bits: float
     copying: float
     f1: float
@@ -102,6 +105,7 @@ def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
             cell: float(np.mean([_mean(one["test"][cell], EXACT) for one in repeats]))
             for cell in repeats[0]["test"]
         },
+        copied=float(np.mean([_mean(one["test"][_CELL], "copied_entry") for one in repeats])),
         bits=_mean(pretrained[LANGUAGE], "bits_per_byte"),
         copying=_mean(pretrained["copying"], "token_accuracy"),
         f1=_mean(tasks_at(result, EXTRACTION)[EXTRACTION], "f1"),
@@ -185,6 +189,7 @@ def _measures(found: Mapping[Run, Outcome]) -> dict[str, Callable[[Outcome], flo
         "held-out text, bits a byte (less is better)": lambda one: one.bits,
         "passages, F1": lambda one: 100 * one.f1,
         "tokens copied": lambda one: 100 * one.copying,
+        f"{_CELL.replace('_', ' ')}, a number of the book": lambda one: 100 * one.copied,
         **{
             f"{cell.replace('_', ' ')}, exact": lambda one, cell=cell: 100 * one.exact[cell]
             for cell in next(iter(found.values())).exact

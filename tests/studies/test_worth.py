@@ -81,7 +81,7 @@ def test_the_page_has_runs_tests_and_figure(finished, tmp_path):
     text = page.read_text()
     assert (tmp_path / "page_worth_worth.png").exists()
     arm = "mixture of fixed shares, read causally"
-    assert f"| {arm} | 2 | 1,024 | 850 | 2 | 2.00 | 10.0 | 5.00 | 25.0 | 25.0 | 25.0 |" in text
+    assert f"| {arm} | 2 | 1,024 | 850 | 2 | 2.00 | 10.0 | 5.00 | 75.0 | 25.0 | 25.0 | 25.0 |" in text
     assert f"| {arm} | 11 | 450, 850, 3950 | 850 | 25 | 25 | 25 | 10 | 5.0 | 2.000 |" in text
     against = f"{arm} against causal LM, read causally"
     assert f"| {against} | 2 | 850 | 3950 | 2, 2 | 0.333 | 0.500 | 1.000 |" in text

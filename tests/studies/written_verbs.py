@@ -76,7 +76,7 @@ class WrittenVerbs:
             "references": ["r"],
             "weight": 1.0,
             "groups": {},
-            "metrics": {**METRICS, "exact_match": exact},
+            "metrics": {**METRICS, "exact_match": exact, "copied_entry": 0.75},
         }
         (folder / f"{name}.json").write_text(json.dumps(record))
         (folder / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
