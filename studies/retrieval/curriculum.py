@@ -2,8 +2,9 @@
 
 Each stage is a separate run from the last checkpoint of the previous stage, with a new optimizer. A stage
 ends at the first measurement with at least the share `BookStage.learned` of its validation questions
-answered exactly. All stages together have at most `FineTuningPlan.steps` steps. Training measures only the
-size of books that decides the stage, which takes little time.
+answered exactly, or after its maximum number of steps. All stages together have at most
+`FineTuningPlan.steps` steps. Training measures only the size of books that decides the stage, which takes
+little time.
 """
 
 from collections.abc import Iterator
@@ -51,10 +52,6 @@ class StageRun(NamedTuple):
     def cell(self) -> str:
         """The task that measures the stage."""
         return f"entries_{self.plan.until}"
-
-    def is_learned(self, curve: list[dict[str, Any]]) -> bool:
-        """Return whether a learning curve ends with the share of exact answers that the plan requires."""
-        return bool(curve) and curve[-1][f"{self.cell}/{EXACT}"] >= self.plan.learned
 
 
 def stages_of(run: Run, number: int) -> Iterator[StageRun]:

@@ -58,6 +58,13 @@ def test_each_fine_tuning_has_its_place_of_the_question():
             assert measured["max_entries"] == (2, 16)[stage]
 
 
+def test_a_stage_that_is_not_learned_ends_after_its_steps(study):
+    for result in study.read_results().values():
+        for one in result["fine_tuned"]["phonebook"]["repeats"]:
+            assert one["steps"] == 4000
+            assert [point["stage"] for point in one["curve"]] == [0] * 10 + [1] * 30
+
+
 def test_the_page_has_the_answers_by_place_and_the_interaction(study, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- begin retrieval.direction -->\n<!-- end retrieval.direction -->\n")
