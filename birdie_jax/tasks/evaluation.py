@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from birdie_jax.config import Config
 from birdie_jax.errors import ConfigError, PromptError, ScoreError, shown
@@ -22,16 +22,15 @@ from birdie_jax.storage.outputs import Input
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.head_task import trained_head
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import READ
 from birdie_jax.tasks.registry import TASKS, task_of_flag, task_of_section
-from birdie_jax.tasks.summary import settings_of, summarise
+from birdie_jax.tasks.summary import summarise
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 
 # Names of files and metrics contain the name of an evaluation.
 _NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
-# Settings of tasks that name what they read.
-_READ = frozenset({"path", "phenomena", "prepared", "source"})
 _NAME_RULE = "letters, digits, underscores, at most 100"
 _NAMED_FLAG = re.compile(r"(?P<name>[A-Za-z0-9_]*)=(?P<task>[A-Za-z0-9_]+(?::.*)?)", re.DOTALL)
 
@@ -100,12 +99,12 @@ def tasks_of_flags(values: Sequence[str], flag: str = "--task") -> list[NamedTas
 
 
 def files_of_tasks(tasks: Iterable[NamedTask]) -> list[Input]:
-    """Return the files and folders that tasks read: the settings in `_READ`, and those named `..._path`."""
+    """Return the files and folders that tasks read, from the settings whose types `records.READ` marks."""
     return [
-        Input(f"{setting} of --task {name}", path, all_files=True)
+        Input(f"{setting} of --task {name}", getattr(task, setting), all_files=True)
         for name, task in tasks
-        for setting, path in settings_of(task).items()
-        if path and (setting in _READ or setting.endswith("_path"))
+        for setting, hint in get_type_hints(type(task), include_extras=True).items()
+        if READ in getattr(hint, "__metadata__", ()) and getattr(task, setting)
     ]
 
 

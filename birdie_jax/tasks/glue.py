@@ -39,7 +39,7 @@ from birdie_jax.tasks.metrics import (
     matthews_of_means,
 )
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
-from birdie_jax.tasks.records import DataPath, check_text
+from birdie_jax.tasks.records import DataPath, OptionalDataPath, check_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
@@ -81,7 +81,7 @@ class Glue(HeadTask):
     split: Literal[
         "", "dev", "dev_matched", "dev_mismatched", "train", "test", "test_matched", "test_mismatched"
     ] = ""
-    phenomena: str = ""
+    phenomena: OptionalDataPath = ""
     skip_bad_records: bool = False
 
     def __post_init__(self):

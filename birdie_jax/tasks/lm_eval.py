@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from birdie_jax.errors import ConfigError, shown
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import OptionalDataPath
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
@@ -46,7 +47,7 @@ class LMEvalTask(Task):
     main_metric: ClassVar[str] = "accuracy_per_token"
 
     tasks: tuple[str, ...]
-    include_path: str = ""
+    include_path: OptionalDataPath = ""
     limit: _Count = 0
     num_fewshot: _Count | None = None
 

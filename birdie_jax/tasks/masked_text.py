@@ -13,12 +13,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from birdie_jax.config_types import RequiredName, RowLength, Seed, Share, ShareOfBoth, Text
+from birdie_jax.config_types import RequiredName, RowLength, Seed, Share, ShareOfBoth
 from birdie_jax.errors import ConfigError, DataError, UnsuitableText
 from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.objectives.masked_lm import MaskedLM
 from birdie_jax.tasks.perplexity import DocumentLimit, Perplexity, perplexity_of, windows_of
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import OptionalDataPath
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import FoundTokens, Progress, TaskModel, no_progress
@@ -59,8 +60,8 @@ class MaskedText(Task):
     main_metric: ClassVar[str] = "accuracy"
     in_place: ClassVar[bool] = True
 
-    path: Text = ""
-    prepared: Text = ""
+    path: OptionalDataPath = ""
+    prepared: OptionalDataPath = ""
     split: Literal["train", "validation"] = "validation"
     text_field: RequiredName = "text"
     window: RowLength = 126

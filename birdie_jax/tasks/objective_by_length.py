@@ -13,11 +13,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from birdie_jax.config_types import RequiredName, Seed, ShareOfBoth, Text
+from birdie_jax.config_types import RequiredName, Seed, ShareOfBoth
 from birdie_jax.errors import DataError, UnsuitableText
 from birdie_jax.objectives import Example, Objective, make_objective
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question
+from birdie_jax.tasks.records import OptionalDataPath
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import TokenTask, without_stop
 from birdie_jax.tasks.training_examples import GeneratedExamples
@@ -196,7 +197,7 @@ class ObjectiveByLength(TokenTask):
 
     lengths: tuple[PassageLength, ...] = (32, 64, 128, 256, 512)
     questions_per_length: QuestionsPerLength = 64
-    source: Text = ""
+    source: OptionalDataPath = ""
     text_field: RequiredName = "text"
     validation_fraction: ShareOfBoth = 0.01
     whole_lines: bool = False
@@ -349,7 +350,7 @@ class DeshufflingByLength(ObjectiveByLength):
     name: ClassVar[str] = "deshuffling_by_length"
 
     rate: Rate = 0.5
-    source: Text = "stdlib"
+    source: OptionalDataPath = "stdlib"
 
     def __post_init__(self):
         if not self.source:

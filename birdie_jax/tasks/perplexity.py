@@ -18,11 +18,12 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from birdie_jax.config_types import RequiredName, RowLength, Text
+from birdie_jax.config_types import RequiredName, RowLength
 from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.objectives import Arm
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import OptionalDataPath
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
@@ -104,8 +105,8 @@ class Perplexity(Task):
     name: ClassVar[str] = "perplexity"
     main_metric: ClassVar[str] = "bits_per_byte"
 
-    path: Text = ""
-    prepared: Text = ""
+    path: OptionalDataPath = ""
+    prepared: OptionalDataPath = ""
     split: Literal["train", "validation"] = "validation"
     text_field: RequiredName = "text"
     window: RowLength = 2048

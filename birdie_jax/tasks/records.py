@@ -24,8 +24,10 @@ _Parsed = TypeVar("_Parsed")
 # (the fields of a record, the location of the record) -> the parsed record
 ParseRecord = Callable[[Mapping[str, Any], str], _Parsed]
 
-# The type of a task's setting that names its file.
-DataPath = Annotated[str, Line(at_most=4096, not_empty=True)]
+# Marks the type of a task's setting that names what the task reads; commands refuse outputs over it.
+READ = "read"
+DataPath = Annotated[str, Line(at_most=4096, not_empty=True), READ]
+OptionalDataPath = Annotated[str, Line(at_most=4096), READ]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The byte order mark at the start of some UTF-8 files; it is not part of the text."""
