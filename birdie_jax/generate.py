@@ -236,7 +236,9 @@ def _make_prompts(trained: TrainedModel, arm: Arm, records: Sequence[Record] | N
 
 
 def _where(number: int) -> str:
-    return "--prompt" if _PROMPT_FILE.value is None else f"{_PROMPT_FILE.value} line {number}"
+    if _PROMPT_FILE.value is not None:
+        return f"{_PROMPT_FILE.value} line {number}"
+    return "--prompt" if len(_PROMPT.value) == 1 else f"--prompt number {number}"
 
 
 def _check_state_flags() -> None:

@@ -251,7 +251,8 @@ class Instructions(Task):
         likelihoods = model.choice_likelihoods(prompts, choices, progress)
         scored = []
         for question, (likelihood,) in zip(questions, likelihoods, strict=True):
-            loss = -likelihood.log_likelihood / likelihood.tokens
+            # A tokenizer can leave an answer without tokens; such an answer weighs 0.
+            loss = -likelihood.log_likelihood / max(likelihood.tokens, 1)
             details = {"tokens": likelihood.tokens}
             answer = question.references[0]
             scored.append(ScoredAnswer(question, answer, {"loss": loss}, float(likelihood.tokens), details))

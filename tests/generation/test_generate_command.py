@@ -122,6 +122,11 @@ def test_errors_are_one_line(workdir, tmp_path):
             "token",
         ),
         (
+            [good, "--prompt=a", "--prompt="],
+            "--prompt number 2: the prompt is empty (found 0 characters); prefix_lm allows: text of at "
+            "least one token",
+        ),
+        (
             [good, f"--prompt_file={bad_file}"],
             f"{bad_file} line 2: the prompt is empty (found 0 characters); prefix_lm allows: text of at "
             "least one token",

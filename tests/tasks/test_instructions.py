@@ -120,10 +120,10 @@ def test_a_template_that_fails_is_refused(template, message, tmp_path):
 
 
 class FakeModel(TaskModel):
-    """A model with two tokens per character of an answer, and a loss per token of the answer's length."""
+    """A model with `tokens` per character of an answer, and a loss per token of the answer's length."""
 
-    def __init__(self):
-        self.tokenizer = small_tokenizer()
+    def __init__(self, tokens=2):
+        self.tokenizer, self.tokens = small_tokenizer(), tokens
 
     def prompts(self, questions, refused, max_tokens):
         assert max_tokens == [len(self.tokenizer.encode(one.references[0])) for one in questions]
@@ -132,10 +132,11 @@ class FakeModel(TaskModel):
         return list(questions), made, list(refused)
 
     def choice_likelihoods(self, prompts, choices, progress):
-        return [
-            [Likelihood(-float(len(text) * 2 * len(text)), 2 * len(text), False) for text in one]
-            for one in choices
-        ]
+        return [[self._likelihood(len(text)) for text in one] for one in choices]
+
+    def _likelihood(self, length):
+        count = self.tokens * length
+        return Likelihood(-float(count * length), count, False)
 
 
 def test_the_loss_of_a_file_is_a_mean_over_tokens(tmp_path):
@@ -143,3 +144,8 @@ def test_the_loss_of_a_file_is_a_mean_over_tokens(tmp_path):
     assert [answer.metrics["loss"] for answer in result.answers] == [6, 5, 4, 3]
     assert [answer.weight for answer in result.answers] == [12, 10, 8, 6]
     assert result.refused == ()
+
+
+def test_an_answer_without_tokens_weighs_nothing(tmp_path):
+    result = task_of(write_lines(tmp_path / "a.jsonl", *RECORDS)).measure(FakeModel(tokens=0))
+    assert {(answer.metrics["loss"], answer.weight) for answer in result.answers} == {(0, 0)}
