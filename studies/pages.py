@@ -38,7 +38,10 @@ RECORDED: tuple[tuple[type[Study[Any, Any]], str, str], ...] = (
     (MixtureSearch, "small", "mixture_search"),
     (Steering, "small", "steering"),
     (Encoders, "small_tuned", "encoder_study"),
-    *((Retrieval, scale, "retrieval") for scale in ("small", "worth", "worth_wide", "memory", "verdict")),
+    *(
+        (Retrieval, scale, "retrieval")
+        for scale in ("small", "worth", "worth_wide", "memory", "verdict", "direction")
+    ),
     (Recall, "small", "recall"),
     (Pruning, "small", "pruning_study"),
 )
