@@ -106,8 +106,8 @@ def _table_of_differences(found: Mapping[str, Mapping[int, Answers]]) -> str:
             [
                 f"{first} less {second}",
                 str(len(interaction)),
-                *(mean_over_seeds(values, "+.0f") for values in by_place.values()),
-                mean_over_seeds(interaction, "+.0f"),
+                *(mean_over_seeds(values, "+z.0f") for values in by_place.values()),
+                mean_over_seeds(interaction, "+z.0f"),
             ]
         )
     if not rows:

@@ -34,6 +34,7 @@ from studies.tables import mean_over_seeds, rows_of_table, section
 
 _HALF, _CELL = 0.5, "entries_2"
 _SIZE = (8.0, 5.0)
+_NO_PAIRS = "No two conditions have two seeds in common yet."
 _BYTES = 4
 # Each pair is compared as the second against the first. The first two pairs are the claim.
 _COMPARISONS = (
@@ -296,6 +297,8 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
                 f"{learned_or_not((reached[1], count), (reached[0], count)):.3f}",
             ]
         )
+    if not rows:
+        return _NO_PAIRS
     head = ["conditions", "seeds", "median steps of the first", "of the second", "runs that got there"]
     return rows_of_table([*head, "log-rank, p", "paired, p", "got there or not, p"], rows)
 
@@ -312,7 +315,7 @@ def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
         ]
         rows.append([f"{titles[second]} less {titles[first]}", str(len(pairs)), *cells])
     if not rows:
-        return "No two conditions have two seeds in common yet."
+        return _NO_PAIRS
     return rows_of_table(
         ["conditions; differences in points where no unit is given", "seeds", *measures], rows
     )

@@ -88,6 +88,12 @@ def test_the_page_has_runs_tests_and_figure(finished, tmp_path):
     assert f"| {arm} less causal LM, read causally | 2 |" in text
 
 
+def test_conditions_with_one_common_seed_are_not_compared(finished):
+    study, _ = finished
+    results = {run: result for run, result in study.read_results().items() if run.seed == 11}
+    assert "".join(study.tables(results)).count("No two conditions have two seeds in common yet.") == 2
+
+
 def test_every_seed_has_the_four_main_arms():
     runs = list(runs_of(SCALES["worth"]))
     for place in range(6):
