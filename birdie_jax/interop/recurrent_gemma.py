@@ -280,10 +280,12 @@ def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
         InteropError: the model is bidirectional, or RecurrentGemma lacks a setting that it needs.
     """
     attention, hawk = model.section(AttentionConfig), model.section(HawkConfig)
+    griffin = model.section(GriffinConfig)
     for field, found, wanted in (
         ("bidirectional", model.bidirectional, False),
         ("norm_offset", model.norm_offset, 1.0),
         ("mlp_bias", model.mlp_bias, True),
+        ("mlp_activation", model.mlp_activation, "gelu"),
         ("hawk.bias", hawk.bias, True),
         ("attention.output_bias", attention.output_bias, True),
         ("hawk.heads", hawk.heads, attention.heads),
@@ -297,6 +299,13 @@ def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
             raise InteropError(
                 f"model.{field}: found {value}; allowed: more than 0: transformers' RecurrentGemma has one"
             )
+    kinds = {name: kind for kind, name in griffin.kinds.items()}
+    layers = griffin.layer_models()
+    if not kinds.keys() >= {*layers}:
+        raise InteropError(
+            f"model.griffin.pattern: found {griffin.pattern!r}; allowed: {' and '.join(griffin.kinds)}, "
+            "as in transformers' RecurrentGemma"
+        )
     return RecurrentGemmaSettings(
         vocab_size=vocab_size,
         hidden_size=model.features,
@@ -309,7 +318,7 @@ def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
         conv1d_width=hawk.conv_width,
         logits_soft_cap=model.logit_soft_cap,
         rms_norm_eps=model.norm_epsilon,
-        block_types=tuple(kind.strip() for kind in model.section(GriffinConfig).pattern.split(",")),
+        block_types=tuple(kinds[name] for name in layers),
         rope_theta=attention.rope_base,
         partial_rotary_factor=attention.rotary_share,
         tie_word_embeddings=model.tie_embeddings,

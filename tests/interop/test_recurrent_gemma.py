@@ -146,6 +146,14 @@ def test_settings_of_older_files_are_read(tmp_path):
         (lambda model: replace(model, bidirectional=True), "model.bidirectional: found True; allowed:"),
         (lambda model: replace(model, norm_offset=0.0), "model.norm_offset: found 0.0; allowed: 1.0"),
         (lambda model: replace(model, mlp_bias=False), "model.mlp_bias: found False; allowed: True"),
+        (
+            lambda model: replace(model, mlp_activation="silu"),
+            "model.mlp_activation: found silu; allowed: gelu, as in",
+        ),
+        (
+            lambda model: with_section(model, GriffinConfig, pattern="recurrent,mamba"),
+            "model.griffin.pattern: found 'recurrent,mamba'; allowed: recurrent and attention, as in",
+        ),
         (lambda model: replace(model, logit_soft_cap=0.0), "model.logit_soft_cap: found 0.0; allowed:"),
         (lambda model: with_section(model, AttentionConfig, window=0), "model.attention.window: found 0;"),
         (lambda model: with_section(model, HawkConfig, heads=4), "model.hawk.heads: found 4; allowed: 2,"),
@@ -155,3 +163,10 @@ def test_models_without_a_transformers_class_are_refused(change, message, compil
     model: ModelConfig = compiled[0].model
     with pytest.raises(InteropError, match=f"^{message}"):
         kind_of_model(model).from_config(change(model), PIECES)
+
+
+def test_the_folder_names_layers_as_transformers_does(compiled):
+    model = compiled[0].model
+    named = with_section(model, GriffinConfig, pattern="hawk_mlp, recurrent,transformer")
+    settings = kind_of_model(model).from_config(named, PIECES)
+    assert settings.block_types == ("recurrent", "recurrent", "attention")
