@@ -124,13 +124,15 @@ def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
     """Return the kind of a model of this project in `transformers`.
 
     Raises:
-        InteropError: this program does not write this kind.
+        InteropError: this program does not write this kind, or the model has a fine-tuning head.
     """
     if model.name not in _MODELS:
         allowed = ", ".join(map(repr, _MODELS))
         raise InteropError(
             f"model.name: found {model.name!r}; allowed: {allowed}, which transformers implements"
         )
+    if model.head:
+        raise InteropError(f"model.head: found {model.head!r}; allowed: '': the format has no such head")
     return _MODELS[model.name]
 
 
@@ -270,8 +272,8 @@ def write_huggingface(
     because of `model.embedding_scale`, it writes two tensors. If `card` is not empty, it becomes README.md.
 
     Raises:
-        InteropError: `transformers` does not support the model, the model is bidirectional, the folder
-            exists, or the folder cannot be written.
+        InteropError: `transformers` does not support the model, the model is bidirectional or has a
+            fine-tuning head, the folder exists, or the folder cannot be written.
     """
     model = config.model
     last = model.max_predicted_id or NUM_SPECIAL_TOKENS + tokenizer.num_pieces - 1

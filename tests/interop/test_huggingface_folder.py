@@ -163,6 +163,13 @@ def test_a_model_that_their_class_does_not_compute_is_refused(kind, field, value
     assert not (tmp_path / "back").exists()
 
 
+def test_a_fine_tuned_head_is_not_left_out(tmp_path, folder):
+    read = read_huggingface(folder)
+    config = replace(read.config, model=replace(read.config.model, head="classification", head_outputs=2))
+    with pytest.raises(InteropError, match=r"^model\.head: found 'classification'; allowed: ''"):
+        write_huggingface(tmp_path / "back", config, read.params, read.tokenizer)
+
+
 def test_folders_of_other_writers_are_read(tmp_path, folder):
     """The folder has the authors' name of the embedding, a copy of the tied head, and half precision."""
     tensors = {name: tensor.astype(np.float16) for name, tensor in recorded("mamba")[1].items()}
