@@ -1,6 +1,7 @@
 """Mappings between models of `transformers` and of this project: configurations and tensors."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -77,6 +78,23 @@ def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, 
                 "fields give"
             )
     return parse_typed(kind, defaults | given, str(path), InteropError)
+
+
+def ratio_of(size: int, width: int) -> int | float:
+    """Return r such that `transformers`, which computes int(r * width), finds `size`.
+
+    The rounded quotient can give a product just below `size`, which int() would reduce by one.
+    """
+    nearest = size / width
+    above = math.nextafter(nearest, math.inf)
+    ratio = next((one for one in (nearest, above) if one * width == size), above)
+    return int(ratio) if ratio == int(ratio) else ratio
+
+
+def width_of(ratio: int | float, width: int) -> int | float:
+    """Return int(ratio * width), as `transformers` computes it; an infinite number stays."""
+    size = ratio * width
+    return int(size) if math.isfinite(size) else size
 
 
 def foreign_config(

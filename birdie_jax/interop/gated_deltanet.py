@@ -1,6 +1,7 @@
 """Gated DeltaNet of flash-linear-attention: counterparts of its config.json and tensors in this project."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from birdie_jax.interop.counterparts import (
     check_model,
     foreign_config,
     of_layer,
+    ratio_of,
     read_built,
     read_fields,
 )
@@ -139,7 +141,8 @@ def read_settings(described: dict[str, Any], path: Path) -> GatedDeltaNetSetting
         inner = int(width * ratio * 2 / 3)
         described["intermediate_size"] = -(-inner // _WIDTH_UNIT) * _WIDTH_UNIT
     settings = read_fields(GatedDeltaNetSettings, described, path)
-    if settings.head_dim * settings.expand_v % 1:
+    width = settings.head_dim * settings.expand_v
+    if not math.isclose(width, int(width)):
         raise InteropError(
             f"{path}: expand_v: found {settings.expand_v}; allowed: a whole number times head_dim = "
             f"{settings.head_dim}"
@@ -218,7 +221,7 @@ def from_config(model: ModelConfig, vocab_size: int) -> GatedDeltaNetSettings:
         num_hidden_layers=model.layers,
         num_heads=key_heads,
         head_dim=d_k,
-        expand_v=d_v / d_k,
+        expand_v=float(ratio_of(d_v, d_k)),
         intermediate_size=model.mlp_features,
         num_v_heads=section.heads,
         conv_size=section.conv_width,

@@ -16,8 +16,10 @@ from birdie_jax.interop.counterparts import (
     check_model,
     foreign_config,
     of_layer,
+    ratio_of,
     read_built,
     read_fields,
+    width_of,
 )
 from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
@@ -98,9 +100,7 @@ class MambaSettings:
     def to_json(self) -> dict[str, Any]:
         """Return a config.json with these settings."""
         described = dataclasses.asdict(self)
-        described["expand"] = self.intermediate_size / self.hidden_size
-        if described["expand"] == int(described["expand"]):
-            described["expand"] = int(described["expand"])
+        described["expand"] = ratio_of(self.intermediate_size, self.hidden_size)
         tokens = {name: self.eos_token_id for name in ("bos_token_id", "pad_token_id")}
         built = {name: value for name, value in _BUILT.items() if name != "ssm_cfg"}
         return {
@@ -122,7 +122,7 @@ def read_settings(described: dict[str, Any], path: Path) -> MambaSettings:
     derived = {}
     width, expand = described.get("hidden_size"), described.get("expand")
     if isinstance(width, int) and isinstance(expand, int | float):
-        derived["intermediate_size"] = expand * width
+        derived["intermediate_size"] = width_of(expand, width)
     return read_fields(MambaSettings, described, path, **derived)
 
 

@@ -16,8 +16,10 @@ from birdie_jax.interop.counterparts import (
     check_model,
     foreign_config,
     of_layer,
+    ratio_of,
     read_built,
     read_fields,
+    width_of,
 )
 from birdie_jax.interop.mamba import OUTSIDE
 from birdie_jax.models.mamba2 import Mamba2Config
@@ -109,12 +111,11 @@ class Mamba2Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Return a config.json with these settings."""
-        expand = self.num_heads * self.head_dim / self.hidden_size
         return {
             "architectures": ["Mamba2ForCausalLM"],
             "model_type": MODEL_TYPE,
             **dataclasses.asdict(self),
-            "expand": int(expand) if expand == int(expand) else expand,
+            "expand": ratio_of(self.num_heads * self.head_dim, self.hidden_size),
             "bos_token_id": self.eos_token_id,
             "pad_token_id": self.eos_token_id,
             **{name: value for name, value in _BUILT.items() if name not in _OF_AUTHORS},
@@ -142,7 +143,7 @@ def read_settings(described: dict[str, Any], path: Path) -> Mamba2Settings:
         and isinstance(features, int)
         and features
     ):
-        derived["num_heads"] = expand * width // features
+        derived["num_heads"] = width_of(expand, width) // features
     return read_fields(Mamba2Settings, described, path, **derived)
 
 

@@ -16,8 +16,10 @@ from birdie_jax.errors import InteropError
 from birdie_jax.interop import read_huggingface, read_model, write_huggingface, write_model
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.models import build_model
+from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.trained_model import model_of_folder
 from tests.interop.huggingface_folders import (
     KINDS,
@@ -222,6 +224,26 @@ def test_an_exported_model_keeps_its_scores(tmp_path, folder):
     found = scores_of(read.config, read.params, tokens, tokenizer.vocab_size)[..., TEXT]
     expected = scores_of(config, params, tokens, tokenizer.vocab_size)[..., TEXT]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+RATIOS = {
+    "mamba": {"features": 88, "state": 120, "sections": (MambaConfig(),)},
+    "mamba2": {"features": 176, "state": 240, "sections": (Mamba2Config(head_features=16),)},
+    "gated_deltanet": {"state": 232, "sections": (GatedDeltaNetConfig(heads=1, key_features=56),)},
+}
+
+
+@pytest.mark.parametrize("kind", RATIOS)
+def test_a_ratio_that_rounds_down_keeps_the_width(kind, tmp_path):
+    """In floating point 120 / 88 * 88 is less than 120, and `transformers` takes the whole part."""
+    model = ModelConfig(name=kind, bidirectional=False, mlp_activation="silu", **RATIOS[kind])
+    settings = KINDS[kind].from_config(model, PIECES)
+    described = json.loads(json.dumps(settings.to_json()))
+    assert KINDS[kind].read_settings(described, tmp_path / "config.json") == settings
+    ratio, width = described.get("expand"), described["hidden_size"]
+    if kind == "gated_deltanet":
+        ratio, width = described["expand_v"], described["head_dim"]
+    assert int(ratio * width) == model.state
 
 
 SETTINGS = [
