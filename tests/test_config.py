@@ -271,6 +271,17 @@ def test_spacing_must_cover_the_reach_of_the_convolution(name, conv_width, spaci
     assert parse_config(config).batching.spacing == spacing
 
 
+def test_spacing_must_cover_the_convolutions_of_a_hybrid():
+    config = default_config()
+    config.model.name, config.model.griffin.pattern = "griffin", "mamba,gated_ssm_plus"
+    config.model.gated_ssm.conv_width, config.batching.spacing = 5, 3
+    message = r"config\.batching\.spacing: found 3; allowed: at least model\.gated_ssm\.conv_width - 1 = 4"
+    with pytest.raises(ConfigError, match=message):
+        parse_config(config)
+    config.model.griffin.pattern = "mamba,gated_ssm_mlp"
+    assert parse_config(config).batching.spacing == 3
+
+
 def test_a_python_keyword_can_be_a_field_on_the_command_line():
     given = [
         "train",

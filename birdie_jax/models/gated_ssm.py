@@ -23,7 +23,7 @@ from birdie_jax.models.recurrence import (
     recurrent_attributes,
     recurrent_layer,
 )
-from birdie_jax.models.registry import ModuleFields, register_model
+from birdie_jax.models.registry import ModuleFields, mixer_config, register_model
 from pallas_kernels.gated_scan import Cell, gelu, sigmoid
 
 
@@ -42,7 +42,8 @@ class GatedSSMConfig(RecurrentConfig):
 
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model; 0 without one."""
-        return self.conv_width if model.name == "gated_ssm_plus" else 0
+        layers = mixer_config(model).layer_models() or (model.name,)
+        return self.conv_width if "gated_ssm_plus" in layers else 0
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
