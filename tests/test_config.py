@@ -282,6 +282,29 @@ def test_spacing_must_cover_the_convolutions_of_a_hybrid():
     assert parse_config(config).batching.spacing == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("mamba2", {"head_features": 16, "groups": 3}, "groups: found 3; allowed: 1, or an even number"),
+        ("mamba2", {"head_features": 32}, "head_features: found 32; allowed: an even number of heads"),
+        (
+            "gated_deltanet",
+            {"heads": 6, "key_heads": 3},
+            "key_heads: found 3; allowed: 1, or an even number",
+        ),
+        ("gated_deltanet", {"heads": 3}, "heads: found 3; allowed: an even number"),
+    ],
+)
+def test_heads_of_two_directions_are_paired(name, fields, message):
+    config = default_config()
+    config.model.name, config.model.state = name, 96
+    config.model[name].update(fields)
+    with pytest.raises(ConfigError, match=rf"config\.model\.{name}\.{message}"):
+        parse_config(config)
+    config.model.bidirectional = False
+    assert parse_config(config).model.name == name
+
+
 def test_a_python_keyword_can_be_a_field_on_the_command_line():
     given = [
         "train",

@@ -84,10 +84,10 @@ class GatedDeltaNetConfig(MatrixRecurrentConfig):
         require(divides, f"{section}.key_heads", f"a divisor of {section}.heads = {self.heads}")
         self._check_kernel(config.model, require)
         if config.model.bidirectional:
-            keys = self.key_heads or self.heads
-            paired = self.heads % 2 == 0 and (keys == 1 or keys % 2 == 0)
-            allowed = "even, as are key_heads if more than one: half of the heads is read in reverse"
-            require(paired, f"{section}.heads", allowed)
+            allowed = "an even number: half of the heads runs in reverse"
+            require(self.heads % 2 == 0, f"{section}.heads", allowed)
+            paired = self.key_heads == 1 or self.key_heads % 2 == 0
+            require(paired, f"{section}.key_heads", f"1, or {allowed}")
 
     def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
         """Check that the implementation of the recurrence is available for the platform and the decays."""

@@ -74,9 +74,12 @@ class Mamba2Config(MatrixRecurrentConfig):
         heads = self.heads(config.model)
         require(heads % self.groups == 0, f"{section}.groups", f"a divisor of the {heads} heads")
         if config.model.bidirectional:
-            paired = heads % 2 == 0 and (self.groups == 1 or self.groups % 2 == 0)
-            allowed = "heads and groups of even numbers, or one group: half of the heads is read in reverse"
-            require(paired, f"{section}.head_features", allowed)
+            allowed = (
+                f"an even number of heads: half of them runs in reverse; model.state = {state} has {heads}"
+            )
+            require(heads % 2 == 0, f"{section}.head_features", allowed)
+            allowed = "1, or an even number: half of the heads runs in reverse"
+            require(self.groups == 1 or self.groups % 2 == 0, f"{section}.groups", allowed)
 
     def head_counts(self, model: ModelConfig) -> dict[str, int]:
         """Return the numbers of heads that a mesh must divide; a single group is whole on every device."""
