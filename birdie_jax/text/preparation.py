@@ -32,7 +32,7 @@ from birdie_jax.text.manifest import (
 )
 from birdie_jax.text.manifest_guard import ManifestGuard
 from birdie_jax.text.manifest_start import check_folder, check_splits, resume_manifest, start_manifest
-from birdie_jax.text.preparation_plan import PLAN_NAME, load_plan, make_plan, save_plan
+from birdie_jax.text.preparation_plan import PLAN_NAME, check_plan, load_plan, make_plan
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.saving import os_errors_as_data_errors, save_file
 from birdie_jax.text.shard_pipeline import write_shards
@@ -185,12 +185,17 @@ def _plan(
             return
         remove(directory / MANIFEST_NAME)
     plan = make_plan(source, settings)
-    if not exists(directory / PLAN_NAME):
+    is_planned = exists(directory / PLAN_NAME)
+    if is_planned:
+        # Before the tokenizer is written: the units of another plan would use it.
+        check_plan(directory, plan)
+    else:
         check_folder(directory, settings)
         check_splits(source, settings.validation_fraction)
     if given and not exists(directory / TOKENIZER_NAME):
         save_file(directory / TOKENIZER_NAME, given.model_bytes)
-    save_plan(directory, plan)
+    if not is_planned:
+        save_file(directory / PLAN_NAME, plan.to_json())
 
 
 def _prepare(

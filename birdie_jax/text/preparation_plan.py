@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from etils import epath
 
 from birdie_jax.errors import DataError
-from birdie_jax.storage import exists, make_path, parse_typed, read_bytes, to_plain
+from birdie_jax.storage import make_path, parse_typed, read_bytes, to_plain
 from birdie_jax.storage.json_text import parse_json
 from birdie_jax.text.hub import is_hub
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.manifest import PreparationSettings
 from birdie_jax.text.record_rules import make_rules
 from birdie_jax.text.remote_files import ObjectState
-from birdie_jax.text.saving import save_file
 from birdie_jax.text.sources import Source
 
 PLAN_NAME = "plan.json"
@@ -141,21 +140,17 @@ def make_plan(source: Source, settings: PreparationSettings) -> Plan:
     return Plan(settings, source.commit, tuple(files), (*ends, count))
 
 
-def save_plan(directory: Location, plan: Plan) -> None:
-    """Write the plan of a folder, or check that the existing plan is equal.
+def check_plan(directory: Location, plan: Plan) -> None:
+    """Check that the plan of a folder equals `plan`.
 
     Raises:
-        DataError: the folder has another plan, or the plan cannot be written.
+        DataError: the folder has another plan, or it cannot be read.
     """
-    path = directory / PLAN_NAME
-    if exists(path):
-        if load_plan(directory) != plan:
-            raise DataError(
-                f"{path}: holds a plan with other settings, or of a source that has changed since; use "
-                "another output folder"
-            )
-        return
-    save_file(path, plan.to_json())
+    if load_plan(directory) != plan:
+        raise DataError(
+            f"{directory / PLAN_NAME}: holds a plan with other settings, or of a source that has changed "
+            "since; use another output folder"
+        )
 
 
 def load_plan(directory: Location) -> Plan:

@@ -229,6 +229,15 @@ def test_an_unusable_plan_is_refused(source, settings, tmp_path, changes, messag
         prepare(str(source), tmp_path / "out", **(settings | changes))
 
 
+def test_a_refused_command_leaves_no_tokenizer_for_the_planned_units(source, settings, tmp_path):
+    trained = settings | {"tokenizer_model": "", "vocab_size": 330}
+    directory = plan(source, tmp_path / "out", trained)
+    before = contents(directory)
+    with pytest.raises(DataError, match=r"plan\.json: holds a plan with other settings"):
+        plan(source, directory, settings)
+    assert contents(directory) == before
+
+
 def test_another_tokenizer_or_source_than_planned_is_refused(source, settings, tmp_path):
     directory = plan(source, tmp_path / "out", settings)
     model = directory / "tokenizer.model"
