@@ -238,15 +238,17 @@ def parse_record(contents: bytes, path: Location, place: str, offset: int) -> di
 def use_record(
     record: dict[str, Any], rules: DocumentRules, path: Location, place: str
 ) -> tuple[str, bool]:
-    """Return the text of a record, and whether the record is kept.
+    """Return the text of a record and true, or "" and false if the filter leaves the record out.
 
     Raises:
         DataError: the record lacks a field, or a field has the wrong type.
     """
     where = f"{path}: {place}"
+    # First, so a filter can leave out records without a usable text.
+    if not rules.is_kept(record, where):
+        return "", False
     text = find_field(record, rules.text_field, where)
-    checked = _check_text(text, path, f"{place}: field {shown(rules.text_field)}")
-    return checked, rules.is_kept(record, where)
+    return _check_text(text, path, f"{place}: field {shown(rules.text_field)}"), True
 
 
 def _load_json(text: str) -> Any:

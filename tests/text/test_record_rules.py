@@ -60,6 +60,16 @@ def test_a_filter_keeps_matching_records(source, document_filter, kept):
     assert stream.left_out.filtered_documents == 3 - len(kept)
 
 
+@pytest.mark.parametrize("document_filter", ["language != null", "language != null and len(language) > 2"])
+def test_a_filter_leaves_out_records_without_a_text(tmp_path, document_filter):
+    records = [{"language": "one"}, {"language": None}, {"language": "three"}]
+    (tmp_path / "0.jsonl").write_bytes(b"".join(json.dumps(each).encode() + b"\n" for each in records))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "1.parquet")
+    stream = open_source(str(tmp_path), "language", document_filter=document_filter).documents()
+    assert [document.text for document in stream] == ["one", "three"] * 2
+    assert stream.left_out.filtered_documents == 2
+
+
 def test_a_text_in_a_nested_field_is_read(source):
     documents = open_source(source, "meta.source.name").documents()
     assert [document.text for document in documents] == ["web", "book", "web"]
