@@ -42,7 +42,7 @@ def find_obstacle(manifest: Manifest, max_bytes: int) -> str:
     try:
         own.mkdir(parents=True, exist_ok=True)
         _remove_unused(own, max_bytes - needed)
-        there = sum(file.stat().st_size for file in own.iterdir())
+        there = _measure(own)
         free = shutil.disk_usage(own).free
     except OSError as error:
         return f"{own} cannot be used: {reason(error)}"
@@ -138,16 +138,29 @@ def _hold(folder: Path) -> int:
 
 def _remove_unused(own: Path, max_bytes: int) -> None:
     """Remove unused folders of other texts until the rest has at most `max_bytes`."""
-    others = [folder for folder in own.parent.iterdir() if folder != own and folder.is_dir()]
-    sizes = {folder: sum(file.stat().st_size for file in folder.iterdir()) for folder in others}
-    total = sum(sizes.values())
-    for folder in sorted(others, key=lambda folder: folder.stat().st_mtime):
+    others = []
+    for folder in own.parent.iterdir():
+        # Another process may remove it.
+        with contextlib.suppress(FileNotFoundError):
+            if folder != own and folder.is_dir():
+                others.append((folder.stat().st_mtime, _measure(folder), folder))
+    total = sum(size for _, size, _ in others)
+    for _, size, folder in sorted(others):
         if total <= max_bytes:
             return
-        with (folder / _IN_USE).open("ab") as file:
+        with contextlib.suppress(FileNotFoundError), (folder / _IN_USE).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
             shutil.rmtree(folder)
-        total -= sizes[folder]
+        total -= size
+
+
+def _measure(folder: Path) -> int:
+    """Return the bytes of the files of a folder; other processes may rename and remove files meanwhile."""
+    size = 0
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size

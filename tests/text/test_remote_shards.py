@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,6 +149,19 @@ def test_unused_copies_are_removed_to_make_room(prepared, url, tmp_path):
         TokenShards(url, "train", mirror_gib=1)
     assert not (root / "unused").exists()
     assert (root / "used").exists()
+
+
+def test_files_that_other_processes_remove_are_no_obstacle_to_copies(prepared, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "birdie_jax" / "shards" / "other").mkdir(parents=True)
+    listed = Path.iterdir
+
+    def list_with_removed(folder):
+        yield from listed(folder)
+        yield folder / "train-00000.arrayrecord.partial"
+
+    monkeypatch.setattr(Path, "iterdir", list_with_removed)
+    assert shard_mirror.find_obstacle(load_manifest(prepared), 1 << 30) == ""
 
 
 @pytest.mark.parametrize("mirror_gib", [0, 1])
