@@ -157,7 +157,7 @@ def prepare(
     processes = _available_processors() if workers is None else workers
     while True:
         try:
-            with _lock_folder(directory):
+            with lock_folder(directory):
                 if (commit := _find_commit(directory, source_spec)) not in ("", source.commit):
                     source = open_source(source_spec, text_field, **rules, commit=commit)
                 if units:
@@ -297,8 +297,8 @@ def _say_waiting(directory: Location) -> None:
 
 
 @contextmanager
-def _lock_folder(directory: Location) -> Iterator[None]:
-    """Create and lock the folder; wait for another preparation that holds the lock.
+def lock_folder(directory: Location) -> Iterator[None]:
+    """Create and lock a folder; wait for another process that holds the lock.
 
     The system releases the lock of a killed process. A bucket has neither folders nor locks:
     `ManifestGuard` guards the manifest instead.

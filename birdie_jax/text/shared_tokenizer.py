@@ -4,12 +4,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from birdie_jax.storage import is_remote, make_folders
 from birdie_jax.text.locations import Location
-from birdie_jax.text.saving import os_errors_as_data_errors, save_file
+from birdie_jax.text.preparation import lock_folder
+from birdie_jax.text.saving import save_file
 from birdie_jax.text.sources import Source
+from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import sample_passages, train_tokenizer
 
 _SAMPLE_BYTES = 4 << 20
@@ -39,15 +39,17 @@ def shared_tokenizer(
     }
     digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
     path = root / f"tokenizer-{digest}.model"
-    if not path.exists():
-        passages: list[str] = []
-        for seed, (source, share) in enumerate(zip(sources, shares, strict=True)):
-            texts = (document.text for document in source.documents())
-            passages += sample_passages(texts, max(1, int(_SAMPLE_BYTES * share)), seed)
-        size = sum(len(passage.encode()) for passage in passages)
-        tokenizer = train_tokenizer(passages, vocab_size, max(size, 1))
-        if not is_remote(root):
-            with os_errors_as_data_errors(f"{root}: the folder of tokenizers cannot be made"):
-                make_folders(Path(root))
-        save_file(path, tokenizer.model_bytes)
+    # Runs that start together would write the same file.
+    with lock_folder(root):
+        if not path.exists():
+            save_file(path, _train(sources, shares, vocab_size).model_bytes)
     return path
+
+
+def _train(sources: Sequence[Source], shares: Sequence[float], vocab_size: int) -> Tokenizer:
+    passages: list[str] = []
+    for seed, (source, share) in enumerate(zip(sources, shares, strict=True)):
+        texts = (document.text for document in source.documents())
+        passages += sample_passages(texts, max(1, int(_SAMPLE_BYTES * share)), seed)
+    size = sum(len(passage.encode()) for passage in passages)
+    return train_tokenizer(passages, vocab_size, max(size, 1))

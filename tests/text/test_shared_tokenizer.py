@@ -1,5 +1,9 @@
 """One tokenizer for several sources."""
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from birdie_jax.errors import DataError
@@ -28,6 +32,26 @@ def test_a_shared_tokenizer_is_trained_on_all_sources_and_cached(sources, tmp_pa
     assert path.stat().st_mtime_ns == before
     assert shared_tokenizer(tmp_path / "cache", sources, [2.0, 2.0], 290) == path
     assert shared_tokenizer(tmp_path / "cache", sources, [1.0, 2.0], 290) != path
+
+
+def test_runs_that_start_together_train_one_tokenizer(sources, tmp_path, monkeypatch):
+    trained = []
+    both_begun = threading.Barrier(2)
+
+    def train(passages, vocab_size, size):
+        trained.append(vocab_size)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_begun.wait(0.5)
+        return train_tokenizer(passages, vocab_size, size)
+
+    monkeypatch.setattr(module, "train_tokenizer", train)
+    with ThreadPoolExecutor() as executor:
+        runs = [
+            executor.submit(shared_tokenizer, tmp_path / "cache", sources, [1.0, 1.0], 290)
+            for _ in range(2)
+        ]
+        assert len({run.result() for run in runs}) == 1
+    assert trained == [290]
 
 
 def test_the_sample_follows_the_weights(sources, tmp_path, monkeypatch):
