@@ -84,7 +84,12 @@ class HuggingFacePieces:
 
     def ordinary(self) -> list[int]:
         """Return the ordinary pieces; see `Pieces`."""
-        return [piece for piece in range(self.count) if piece not in self._special]
+        return [
+            piece
+            for piece in range(self.count)
+            if piece not in self._special
+            and not _BYTE_PIECE.fullmatch(self._tokenizer.id_to_token(piece) or "")
+        ]
 
     def byte_lengths(self) -> Int[np.ndarray, " pieces"]:
         """Return the number of UTF-8 bytes of each piece; see `Pieces`."""

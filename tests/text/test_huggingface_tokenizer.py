@@ -107,6 +107,8 @@ def test_a_piece_has_its_bytes_inside_a_text(decoder):
     assert tokenizer.byte_lengths()[tokens].tolist() == lengths
     # The normalizer adds a space.
     assert sum(lengths) == 1 + len(text.encode())
+    ordinary = [names[token - NUM_SPECIAL_TOKENS] for token in tokenizer.ordinary_tokens()]
+    assert not any(name.startswith("<0x") for name in ordinary)
 
 
 def test_text_like_a_special_token_stays_text(tokenizer):
