@@ -113,4 +113,6 @@ class HuggingFacePieces:
 
 
 def _is_by_bytes(decoder: object) -> bool:
-    return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+    if not isinstance(decoder, dict):
+        return False
+    return decoder.get("type") == "ByteLevel" or any(map(_is_by_bytes, decoder.get("decoders", ())))

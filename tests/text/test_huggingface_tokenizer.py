@@ -111,6 +111,13 @@ def test_a_piece_has_its_bytes_inside_a_text(decoder):
     assert not any(name.startswith("<0x") for name in ordinary)
 
 
+def test_a_sequence_may_contain_the_decoder_of_bytes(library, tokenizer):
+    nested = tokenizers.Tokenizer.from_str(library.to_str())
+    nested.decoder = decoders.Sequence([decoders.ByteLevel()])
+    found = Tokenizer.from_bytes(nested.to_str().encode(), "tokenizer.json")
+    np.testing.assert_array_equal(found.byte_lengths(), tokenizer.byte_lengths())
+
+
 def test_text_like_a_special_token_stays_text(tokenizer):
     tokens = tokenizer.encode("<|endoftext|>")
     assert len(tokens) > 1
