@@ -22,7 +22,7 @@ from birdie_jax.command_line import define_path, start
 from birdie_jax.errors import DataError, one_line, shown
 from birdie_jax.text import load_manifest, locate, prepare
 from birdie_jax.text.locations import Location
-from birdie_jax.text.units import advance, run_unit
+from birdie_jax.text.units import advance, count_units, run_unit
 
 _INPUT = flags.DEFINE_string(
     "input",
@@ -139,8 +139,8 @@ def main(arguments: list[str]) -> None:
         then = "repeats its unfinished units" if in_units else "resumes from the last finished shard"
         print(f"birdie_jax.prepare_data: stopped; the same command {then}", file=sys.stderr)
         sys.exit(130)
-    if _UNITS.value and _RUNNER.value == "none":
-        print(f"{one_line(str(directory))}: has a plan; run --unit=0 to {_UNITS.value - 1}, then --finish")
+    if _RUNNER.value == "none" and (units := count_units(directory)):
+        print(f"{one_line(str(directory))}: has a plan; run --unit=0 to {units - 1}, then --finish")
         return
     _print_summary(directory)
 

@@ -190,6 +190,8 @@ def test_units_by_their_commands(corpus, tmp_path, run_in_this_process):
             stage == "samples" and "run each unit again" in out
         )
     assert load_manifest(tmp_path / "out") == load_manifest(tmp_path / "local")
+    # A complete folder has no plan.
+    assert run_in_this_process(output, *flags, "--runner=none") == (0, out, "")
 
 
 @pytest.mark.slow
