@@ -32,17 +32,17 @@ def read_layer_token(
         sequences: the arguments, with one token per row.
         state: the state before the token.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform.
-            "pallas_gpu" has no kernel for a token, and means "xla" here.
+            "pallas_gpu" has no kernel for a token, and means "xla" here, as does any of them if the
+            states do not fit the memory of the TPU's kernel.
         keys_last: whether the state of a head is [d_v, d_k] instead of [d_k, d_v].
     """
     by_kernel, by_slices = partial(_by_kernel, keys_last), partial(_by_slices, keys_last)
     programs = {"default": by_slices}
-    of_row = state.states[0, 0]
-    if min(of_row.shape[1:]) >= tpu_grid.LEAST_FEATURES and of_row.nbytes <= token_tpu.MAX_STATE_BYTES:
-        programs["tpu"] = by_kernel
-    if implementation is not None:
-        chosen = partial(by_kernel, interpret=implementation == "pallas_interpret")
-        programs = {"default": by_slices if implementation in ("xla", "pallas_gpu") else chosen}
+    if token_tpu.fits(state.states):
+        if implementation is None and min(state.states.shape[3:]) >= tpu_grid.LEAST_FEATURES:
+            programs["tpu"] = by_kernel
+        if implementation in ("pallas_tpu", "pallas_interpret"):
+            programs["default"] = partial(by_kernel, interpret=implementation == "pallas_interpret")
     o, states = jax.lax.platform_dependent(sequences, *state, **programs)
     return o, state._replace(states=states)
 

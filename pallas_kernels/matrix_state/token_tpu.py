@@ -14,15 +14,22 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.linear_scan.padding import round_up
 from pallas_kernels.matrix_state.decays import token_decay
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
 # Of a row's state, in float32. Twice as many bytes enter, and as many leave, all double-buffered. A TPU v4
 # has 16 MiB.
 MAX_STATE_BYTES = 3 << 20
-_LANES = 128
+_SUBLANES, _LANES = 8, 128
 
 LayerStates = Float[Array, "layers batch heads first second"]
+
+
+def fits(states: LayerStates) -> bool:
+    """Return whether the state of a row fits the kernel's memory, where its matrices fill whole tiles."""
+    heads, first, second = states.shape[2:]
+    return 4 * heads * round_up(first, _SUBLANES) * round_up(second, _LANES) <= MAX_STATE_BYTES
 
 
 def read_token(

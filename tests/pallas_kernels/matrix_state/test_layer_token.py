@@ -1,5 +1,7 @@
 """Tests of a single token of one layer: the kernel and the slices match the definition, in place."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,14 +56,21 @@ def test_the_output_has_the_type_of_the_values():
         assert (o.dtype, after.states.dtype) == (jnp.bfloat16, jnp.float32)
 
 
-@pytest.mark.parametrize(("features", "heads", "kernel"), [(64, 2, True), (32, 2, False), (128, 64, False)])
+@pytest.mark.parametrize(
+    ("features", "heads", "kernel"), [(64, 2, True), (32, 2, False), (128, 64, False), (64, 100, False)]
+)
 def test_tpus_use_the_kernel_if_it_fits(features, heads, kernel):
-    """The states of 64 heads of 128 x 128 numbers are larger than a TPU v4 has room for."""
+    """The states of 64 heads of 128 x 128 numbers are larger than a TPU v4 has room for.
+
+    So are those of 100 heads of 64 x 64 numbers, as each row of 64 fills 128 lanes.
+    """
     sequences, states, _ = draw(False, shape=(1, 1, heads, features), d_k=features)
     arguments, states = oracle.to_arrays((sequences, states))
 
-    def read(states):
+    def read(implementation, states):
         state = LayerState(states, jnp.asarray(LAYER))
-        return jax.tree.leaves(read_layer_token(arguments, state, implementation=None))
+        return jax.tree.leaves(read_layer_token(arguments, state, implementation=implementation))
 
-    check_tpu_calls(read, (states,), kernel, calls=1)
+    check_tpu_calls(partial(read, None), (states,), kernel, calls=1)
+    if not kernel and heads > 2:
+        check_tpu_calls(partial(read, "pallas_tpu"), (states,), kernel)
