@@ -29,7 +29,12 @@ from birdie_jax.models.recurrence import (
 from birdie_jax.models.registry import ModuleFields, register_model
 from birdie_jax.models.selective_influence import SelectiveArrays
 from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
-from pallas_kernels.selective_scan import IMPLEMENTATIONS, MAX_GPU_STATES, selective_scan
+from pallas_kernels.selective_scan import (
+    IMPLEMENTATIONS,
+    MAX_GPU_STATES,
+    max_tpu_states,
+    selective_scan,
+)
 
 FEATURES_PER_RANK = 16
 STEP_RANGE = (1e-3, 0.1)
@@ -70,6 +75,10 @@ class MambaConfig(RecurrentConfig):
         check_implementation(require, "model.scan_implementation", chosen, IMPLEMENTATIONS, platform)
         fits = chosen != "pallas_gpu" or self.state_size <= MAX_GPU_STATES
         require(fits, "model.mamba.state_size", f"at most {MAX_GPU_STATES} with pallas_gpu")
+        most = max_tpu_states(model.dtype)
+        fits = chosen != "pallas_tpu" or self.state_size <= most
+        allowed = f"xla, or empty, with a model.mamba.state_size of more than {most} in {model.dtype}"
+        require(fits, "model.scan_implementation", allowed)
 
 
 def real_s4d(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

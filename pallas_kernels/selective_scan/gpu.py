@@ -219,12 +219,11 @@ def _grid_of(inputs, direction, interpret):
         raise ValueError(
             f"selective_scan: N must be at most {MAX_GPU_STATES} for pallas_gpu; found {states}"
         )
-    given = [array for array in (inputs.u, inputs.dt, inputs.z) if array is not None]
     return make_grid(
         inputs.u.shape[1],
         round_up(states, STATES_UNIT),
         direction,
-        dtype=jnp.result_type(*given),
+        dtype=inputs.dtype,
         gated=inputs.z is not None,
         interpret=interpret,
     )

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length, round_up
@@ -14,6 +15,14 @@ Resets = tuple[Bool[Array, "batch length"], ...] | None
 
 MAX_GPU_STATES = 40
 """The maximum number of states of a channel for "pallas_gpu"."""
+
+# The blocks of more states do not fit the 16 MiB of a TPU v4.
+_MAX_TPU_STATE_BYTES = 256
+
+
+def max_tpu_states(dtype: DTypeLike) -> int:
+    """Return the maximum number of states of a channel for "pallas_tpu" with sequences of `dtype`."""
+    return _MAX_TPU_STATE_BYTES // jnp.dtype(dtype).itemsize
 
 
 class SelectiveScanInputs(NamedTuple):
@@ -43,6 +52,11 @@ class SelectiveScanInputs(NamedTuple):
     h0: State
     resets: Resets
 
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The common dtype of u, dt and z (`jnp.result_type`)."""
+        return jnp.result_type(*(array for array in (self.u, self.dt, self.z) if array is not None))
+
 
 # The softplus of this plus any bias is 0, so the step leaves the state unchanged.
 NO_STEP = -1e30
@@ -56,7 +70,6 @@ class Padding:
     Attributes:
         inputs: the arrays of the call.
         states: the padded number of states of a channel.
-        dtype: the common dtype of u, dt and z (`jnp.result_type`).
     """
 
     def __init__(
@@ -79,8 +92,6 @@ class Padding:
         """
         self.inputs = inputs
         self.states = round_up(inputs.A.shape[0], states_unit)
-        given = [array for array in (inputs.u, inputs.dt, inputs.z) if array is not None]
-        self.dtype = jnp.result_type(*given)
         self._halves = 2 if direction == "both" else 1
         self._length_unit, self._lanes = length_unit, lanes
 

@@ -90,16 +90,17 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
         direction: "forward"; "reverse" to read the sequence from its end; "both" to read it in reverse for
             the second half of the channels.
         implementation: one of `IMPLEMENTATIONS`, or None for the default of the platform compiled for. By
-            default, a TPU uses its kernel if length and the channels of a direction are multiples of 128;
-            chosen by name, the kernel pads other sizes. "pallas_gpu" requires a Hopper GPU or a later one,
-            runs only when chosen by name, and takes up to 40 states per channel.
+            default, a TPU uses its kernel if length and the channels of a direction are multiples of 128,
+            and a channel has up to 64 states, or 128 if u, dt and z are bfloat16; chosen by name, the
+            kernel pads other sizes. "pallas_gpu" requires a Hopper GPU or a later one, runs only when
+            chosen by name, and takes up to 40 states per channel.
 
     Returns:
         y in the dtype of `u`, and in float32 the state after the last step read.
 
     Raises:
-        ValueError: shapes or counts differ, an axis is empty, or the direction or the implementation is
-            unknown.
+        ValueError: shapes or counts differ, an axis is empty, the direction or the implementation is
+            unknown, or a kernel chosen by name does not take so many states.
     """  # noqa: D400, D415
     _check_choices(direction, implementation)
     _check_shapes(u, A, {"dt": dt, "z": z}, {"B": B, "C": C}, {"D": D, "dt_bias": dt_bias, "h0": h0})
@@ -124,7 +125,7 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
             return in_kernel(inputs, "gpu")
         case "pallas_interpret":
             return in_kernel(inputs, interpret=True)
-        case None if tpu.suits(u.shape, direction):
+        case None if tpu.suits(inputs, direction):
             return jax.lax.platform_dependent(inputs, tpu=in_kernel, default=in_xla)
     return in_xla(inputs)
 

@@ -24,12 +24,18 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels.linear_scan import tpu as linear_scan_tpu
 from pallas_kernels.linear_scan.padding import pad_length
-from pallas_kernels.linear_scan.tpu import suits
 from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, Interpret, pack_resets
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
 from pallas_kernels.selective_scan import tpu_steps
-from pallas_kernels.selective_scan.inputs import Padding, SelectiveScanInputs, Sequence, State
+from pallas_kernels.selective_scan.inputs import (
+    Padding,
+    SelectiveScanInputs,
+    Sequence,
+    State,
+    max_tpu_states,
+)
 from pallas_kernels.selective_scan.tpu_call import MAX_COLUMNS, call_kernel, make_grid
 from pallas_kernels.selective_scan.tpu_steps import (
     PRODUCTS,
@@ -50,6 +56,12 @@ FORWARD_BYTES, BACKWARD_BYTES = 4 << 20, 2 << 20
 MOST_STATE_BYTES = 64
 
 
+def suits(inputs: SelectiveScanInputs, direction: str) -> bool:
+    """Return whether a call needs no padding of sequences, and its blocks fit the chip's memory."""
+    fits = inputs.A.shape[0] <= max_tpu_states(inputs.dtype)
+    return fits and linear_scan_tpu.suits(inputs.u.shape, direction)
+
+
 def forward(
     inputs: SelectiveScanInputs, *, direction: str, interpret: Interpret = False
 ) -> tuple[Sequence, State, Float[Array, "batch spans padded_N column_blocks columns 128"]]:
@@ -63,6 +75,9 @@ def forward(
 
     Returns:
         y in the dtype of u; in float32 the state after the last step read and those before each span.
+
+    Raises:
+        ValueError: N is larger than `max_tpu_states`.
     """
     pad = _Padding(inputs, direction)
     operands = pad.operands()
@@ -172,7 +187,13 @@ class _Padding(Padding):
 
     def grid(self, shape, block_bytes, interpret):
         """Return the grid for padded sequences of `shape`, in blocks of `block_bytes` where possible."""
-        itemsize = self.dtype.itemsize
+        dtype, states = self.inputs.dtype, self.inputs.A.shape[0]
+        if states > max_tpu_states(dtype):
+            raise ValueError(
+                f"selective_scan: N must be at most {max_tpu_states(dtype)} for pallas_tpu with sequences "
+                f"of {dtype}; found {states}"
+            )
+        itemsize = dtype.itemsize
         max_columns = MAX_COLUMNS if self.states * itemsize <= MOST_STATE_BYTES else MAX_COLUMNS // 2
         return make_grid(shape, block_bytes // itemsize, self.direction, interpret, max_columns)
 

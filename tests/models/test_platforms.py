@@ -93,6 +93,19 @@ def test_more_states_than_the_gpu_kernel_supports_are_refused(monkeypatch):
     )
 
 
+def test_more_states_than_the_tpu_kernel_supports_are_refused():
+    model = replace(config_with("mamba", "pallas_tpu").model, sections=(MambaConfig(state_size=128),))
+    check_platform(model, "tpu")
+    model = replace(model, dtype="float32")
+    with pytest.raises(ConfigError) as error:
+        check_platform(model, "tpu")
+    assert str(error.value) == (
+        "config.model.scan_implementation: found 'pallas_tpu' for devices of tpu, not attached; allowed: "
+        "xla, or empty, with a model.mamba.state_size of more than 64 in float32"
+    )
+    assert for_platform(model, "tpu") == replace(model, scan_implementation="")
+
+
 def test_fields_of_other_mixers_are_not_checked():
     check_platform(config_with("transformer", "").model, "cpu")
     model = replace(config_with("transformer", "").model, scan_implementation="pallas_tpu")

@@ -174,6 +174,16 @@ def test_tpus_use_the_kernel_if_its_tiles_fit(shape, kernel, direction):
     check_tpu_calls(gradient, (inputs,), kernel)
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(jnp.float32, 64), (jnp.bfloat16, 128)])
+def test_the_kernel_takes_as_many_states_as_fit_a_tpu(dtype, most):
+    for states in (most, most + 1):
+        inputs, *_ = scan_inputs((1, 128, 128), states=states, dtype=dtype, direction="forward")
+        check_tpu_calls(partial(scan, "forward", None, None), (inputs,), states <= most, calls=1)
+    message = f"N must be at most {most} for pallas_tpu with sequences of .*; found {most + 1}"
+    with pytest.raises(ValueError, match=message):
+        scan("forward", "pallas_tpu", None, inputs)
+
+
 @pytest.mark.slow
 def test_a_kernel_for_another_platform_is_refused():
     inputs, *_ = scan_inputs((1, 128, 256))
