@@ -91,7 +91,7 @@ def read_sequence(
         "cpu": partial(_weighted, partial(_in_float32, partial(_by_chunks, direction, of_cpu))),
         "default": partial(_weighted, partial(_by_chunks, direction, chunk)),
     }
-    suits = length >= tpu_grid.CHUNK and min(d_k, d_v) >= tpu_grid.LEAST_FEATURES and not by_channel
+    suits = length >= tpu_grid.CHUNK and tpu_grid.suits_features(sequences) and not by_channel
     if implementation is None and suits:
         programs["tpu"] = partial(_by_kernel, of_kernel)
     return jax.lax.platform_dependent(sequences, values, initial_state, **programs)

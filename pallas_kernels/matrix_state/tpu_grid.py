@@ -15,6 +15,9 @@ MAX_CARRIED_BYTES = 2 << 20
 CHUNK = 128
 # For narrower heads, most of a kernel's tiles would be padding.
 LEAST_FEATURES = 64
+# The limit for the state of a head, in the dtype of the values: with a larger one, even the gradient of a
+# single chunk may not fit.
+MAX_HEAD_BYTES = 256 << 10
 LANES = 128
 
 
@@ -74,6 +77,13 @@ class HeadGrid(NamedTuple):
         if self.direction == "both":
             return of_set >= self.sets // 2
         return self.direction == "reverse"
+
+
+def suits_features(sequences: HeadSequences) -> bool:
+    """Return whether keys and values are wide enough for the tiles, and the state of a head fits."""
+    d_k, d_v = sequences.k.shape[-1], sequences.v.shape[-1]
+    fits = d_k * d_v * sequences.v.dtype.itemsize <= MAX_HEAD_BYTES
+    return fits and min(d_k, d_v) >= LEAST_FEATURES
 
 
 def heads_side_by_side(sequences: HeadSequences, direction: str) -> int:

@@ -155,6 +155,14 @@ def test_tpus_use_the_kernel_if_it_fits(features, length, kernel):
     check_tpu_calls(gradient, (arguments.v,), kernel)
 
 
+@pytest.mark.parametrize(("dtype", "d_v"), [(jnp.float32, 256), (jnp.bfloat16, 512)])
+def test_tpus_use_the_kernel_for_states_that_fit(dtype, d_v):
+    for width in (d_v, d_v + 64):
+        sequences, *_ = oracle.draw((1, 128, 1, width), d_k=256, direction="forward")
+        q, k, v, g, beta, _ = oracle.to_arrays(sequences, dtype)
+        check_tpu_calls(gated_delta_rule, (q, k, v, g, beta), width == d_v, calls=1)
+
+
 def test_the_kernel_refuses_decays_by_channel():
     sequences, _, _, _ = oracle.draw((1, 5, 2, 2), by_channel=True)
     arguments = oracle.to_arrays(sequences)
