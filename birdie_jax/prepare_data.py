@@ -57,7 +57,8 @@ _TEXT_FIELD = flags.DEFINE_string(
 _SEPARATOR = flags.DEFINE_string(
     "document_separator",
     "",
-    "Separator of documents in .txt, .md and .py files (\\n: a line end); empty: a file is one document.",
+    "Separator of documents in .txt, .md and .py files (\\n: a line end, \\r\\n: one of Windows); empty: a "
+    "file is one document.",
 )
 _FILTER = flags.DEFINE_string(
     "document_filter",

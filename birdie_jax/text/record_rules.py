@@ -113,7 +113,8 @@ def make_rules(
 
     Args:
         text_field: the field with the text.
-        document_separator: the separator in text files; `\n` in it is a line end, `\t` a tab.
+        document_separator: the separator in text files; `\n` in it is a line feed, `\r` a carriage return,
+            `\t` a tab.
         document_filter: the conditions, in the syntax described at the top of this module; empty for none.
         deduplicate: whether to leave out repeated texts.
 
@@ -124,7 +125,7 @@ def make_rules(
         raise DataError("text_field is ''; allowed: the name of a field")
     if any("\ud800" <= character <= "\udfff" for character in document_separator):
         raise DataError(f"document_separator is {shown(document_separator)}; allowed: Unicode text")
-    separator = document_separator.replace("\\n", "\n").replace("\\t", "\t")
+    separator = document_separator.replace("\\n", "\n").replace("\\r", "\r").replace("\\t", "\t")
     return DocumentRules(text_field, separator, _parse_filter(document_filter), deduplicate)
 
 

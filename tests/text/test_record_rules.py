@@ -157,6 +157,10 @@ def test_a_separator_may_be_lines_and_a_document_has_a_size_limit(tmp_path, monk
         document.text for document in open_source(str(tmp_path), document_separator=r"\n\n\n").documents()
     ]
     assert texts == ["one\ntwo", "three\tfour\n"]
+    (tmp_path / "0.txt").write_bytes(b"one\r\n\r\ntwo")
+    windows = open_source(str(tmp_path), document_separator=r"\r\n\r\n").documents()
+    assert [document.text for document in windows] == ["one", "two"]
+    (tmp_path / "0.txt").write_text("three\tfour, which is long\n")
     monkeypatch.setattr(documents_module, "MAX_LINE_BYTES", 10)
     with pytest.raises(
         DataError, match=r"document 0: is longer than 10 bytes; allowed: the separator '\\t\\t' before"
