@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import secrets
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -151,6 +152,14 @@ def gcs_server(tmp_path_factory):
 def bucket_url(gcs_server):
     """A name in the server's bucket below which there is nothing yet."""
     return f"gs://{BUCKET}/{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def enabled_interrupts():
+    """Enable Ctrl-C: a shell starts background commands with it ignored, and children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -230,6 +230,7 @@ def test_a_failed_creation_leaves_nothing_and_names_the_packages(clone):
     assert clone.run()[0] == 0
 
 
+@pytest.mark.usefixtures("enabled_interrupts")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("variable", ["FAKE_VENV", "FAKE_PIP"])
 def test_after_a_signal_the_next_command_makes_a_whole_one(clone, variable, sent):

@@ -1,5 +1,4 @@
 import random
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,14 +37,6 @@ def model_path(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -
     path = tmp_path_factory.mktemp("model") / "small.model"
     tokenizer.save(path)
     return path
-
-
-@pytest.fixture
-def enabled_interrupts():
-    """Enable Ctrl-C: a shell starts background commands with it ignored, and children inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
