@@ -197,15 +197,15 @@ def end_fork(status: int) -> None:
     os._exit(status)
 
 
-def run_verb(verb: str, *arguments: str) -> tuple[int, str, str]:
-    """Return the exit status, stdout and stderr of a command."""
+def run_module(module: str, *arguments: str) -> tuple[int, str, str]:
+    """Return the exit status, stdout and stderr of `python -m MODULE ARGUMENTS`, in a fork."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         child = os.fork()
         if child == 0:
             os.dup2(stdout.fileno(), 1)
             os.dup2(stderr.fileno(), 2)
-            sys.argv = [f"birdie_jax.{verb}", *arguments]
-            status = exit_status_of(sys.argv[0])
+            sys.argv = [module, *arguments]
+            status = exit_status_of(module)
             sys.stdout.flush()
             os._exit(status)
         _, status = os.waitpid(child, 0)

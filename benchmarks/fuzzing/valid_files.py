@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.forked_runs import run_verb
+from tests.forked_runs import run_module
 from tests.interop.huggingface_folders import write_random_folder
 from tests.trained_workdirs import small_tokenizer
 from tests.whole_runs import write_corpus
@@ -56,7 +56,7 @@ def make_valid_files(folder: Path) -> None:
         ),
         ("evaluate", f"--workdir={folder / WORKDIR}", f"--task=jsonl:path={folder / TASK_FILE}"),
     ):
-        status, _, stderr = run_verb(verb, *arguments)
+        status, _, stderr = run_module(f"birdie_jax.{verb}", *arguments)
         if status:
             sys.exit(f"{verb}: {stderr[-2000:]}")
     (folder / _WHOLE).touch()

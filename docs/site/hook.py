@@ -11,8 +11,6 @@ import os
 import pkgutil
 import posixpath
 import re
-import subprocess
-import sys
 import typing
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from birdie_jax.models.registry import ARCHITECTURES, mixer_sections
 from birdie_jax.models.rg_lru import RGLRU
 from birdie_jax.models.s4d import S4D
 from birdie_jax.storage import describe_type
+from tests.forked_runs import prepare_forks, run_module
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _OF_ROOT = ("README.md", "BUILD_NOTES.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -174,18 +173,12 @@ def _command_line() -> str:
         "`python -m launch.NAME`.",
         "",
     ]
+    os.environ["COLUMNS"] = "100"
+    prepare_forks()
     for verb in VERBS:
         module = verb if verb.startswith("launch.") else f"birdie_jax.{verb}"
-        flags = ["--helpshort"] if verb == "lm_eval" else ["--help"]
-        shown = subprocess.run(
-            [sys.executable, "-m", module, *flags],
-            cwd=REPOSITORY,
-            env=os.environ | {"COLUMNS": "100", "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        text = (shown.stdout or shown.stderr).replace(f"{REPOSITORY}/", "")
+        _, printed, errors = run_module(module, "--helpshort" if verb == "lm_eval" else "--help")
+        text = (printed or errors).replace(f"{REPOSITORY}/", "")
         lines += [f"## {verb}", "", "```text", text.rstrip(), "```", ""]
     return "\n".join(lines)
 
