@@ -4,16 +4,19 @@ Intervals are percentiles of resampled means (Efron 1979). Answers are drawn wit
 models, the answers to the same question are drawn together.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int, UInt16
 
 from birdie_jax.evaluation_record import Interval
 
 _RESAMPLES = 2000
 # The largest array of counts in memory, in elements.
 _MAX_COUNTS = 1 << 22
+# Their resamples take up to 8 MB.
+_MAX_KEPT_ANSWERS = 2000
 _TAILS = (2.5, 97.5)
 
 Scores = Float[np.ndarray, "answers metrics"]
@@ -112,12 +115,20 @@ def _resampled_sums(
     values: Float[np.ndarray, "answers columns"], seed: int
 ) -> Float[np.ndarray, "resamples columns"]:
     """Return the sum of each resample: as many answers as there are, drawn with replacement."""
+    draw = _kept_resamples if len(values) <= _MAX_KEPT_ANSWERS else _resamples
+    return np.concatenate([counts @ values for counts in draw(len(values), seed)])
+
+
+def _resamples(count: int, seed: int) -> Iterator[Int[np.ndarray, "resamples answers"]]:
+    """Yield how often each resample has each of `count` answers, in parts that fit into memory."""
     rng = np.random.default_rng(seed)
-    count = len(values)
     at_a_time = max(1, _MAX_COUNTS // count)
-    sums = []
     for begin in range(0, _RESAMPLES, at_a_time):
         size = min(at_a_time, _RESAMPLES - begin)
-        counts = rng.multinomial(count, np.full(count, 1 / count), size=size)
-        sums.append(counts @ values)
-    return np.concatenate(sums)
+        yield rng.multinomial(count, np.full(count, 1 / count), size=size)
+
+
+@functools.lru_cache(maxsize=8)
+def _kept_resamples(count: int, seed: int) -> tuple[UInt16[np.ndarray, "resamples answers"], ...]:
+    """Return the same, and keep it: a table has many intervals of equally many answers."""
+    return tuple(counts.astype(np.uint16) for counts in _resamples(count, seed))

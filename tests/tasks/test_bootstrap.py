@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from birdie_jax.tasks import bootstrap
 from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
 
 
@@ -57,6 +58,14 @@ def test_the_seed_determines_the_intervals(scores):
     ones = np.ones(200)
     assert bootstrap_means(scores, ones, 5) == bootstrap_means(scores, ones, 5)
     assert bootstrap_means(scores, ones, 5) != bootstrap_means(scores, ones, 6)
+
+
+def test_resamples_in_parts_are_those_that_are_kept(scores, monkeypatch):
+    hits, ones = scores[:, :1], np.ones(200)
+    kept = [bootstrap_means(hits, ones) for _ in range(2)]
+    monkeypatch.setattr(bootstrap, "_MAX_KEPT_ANSWERS", 0)
+    monkeypatch.setattr(bootstrap, "_MAX_COUNTS", 200 * 300)
+    assert kept == [bootstrap_means(hits, ones)] * 2
 
 
 def test_answers_without_weight_are_refused():
