@@ -4,12 +4,16 @@ import re
 import shutil
 import signal
 import time
+from functools import partial
 
 import pytest
 
-from tests.whole_runs import checkpoint_arrays, finish, start, train_command, write_corpus
+from tests import whole_runs
+from tests.whole_runs import checkpoint_arrays, finish, start, write_corpus
 
 pytestmark = pytest.mark.slow
+# A bandit's programs take a third of the time of a run.
+train_command = partial(whole_runs.train_command, variant="fixed")
 
 
 @pytest.fixture(scope="module")
