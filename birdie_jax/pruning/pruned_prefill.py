@@ -168,7 +168,8 @@ def pruned_hidden(
     caches, read = [], []
     unstacked = unstack_layers(model, params, cache)
     for layer, (layer_params, layer_cache) in enumerate(zip(*unstacked, strict=True)):
-        prunes = layer + 1 < layers and lengths[layer + 1] < lengths[layer]
+        # Not by the lengths, which depend on other prompts of the batch.
+        prunes = layer + 1 < layers and shares[layer + 1] < shares[layer]
         norm = "relative" if traced else settings.asked_norm if prunes else None
         run = _run_block(model, layer_params, rows, layer_cache, settings, norm)
         scores = run.scores

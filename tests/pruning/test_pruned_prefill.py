@@ -110,6 +110,16 @@ def test_pruning_does_not_depend_on_the_batch(name, policy):
         np.testing.assert_allclose(together[number, -1], alone[0, -1], **TOLERANCE)
 
 
+def test_a_prompt_shrinks_beside_one_with_many_protected_tokens():
+    model, params = small_model("gated_ssm", layers=LAYERS)
+    short, long = some_prompts(28, 60)
+    rows = prompt_rows([short, Prompt(short.context[:0], long.context)])
+    prefill = partial(pruned_hidden, model, settings=PruningSettings(0.5, "recency"), protected=64)
+    _, _, read = quick_jit(prefill)(params, rows, model.empty_cache(*rows.tokens.shape))
+    assert [layer.index.shape[1] for layer in read] == [64, 64, 64]
+    assert [int((layer.segment_ids[0] > 0).sum()) for layer in read] == [30, 25, 20]
+
+
 @pytest.mark.slow
 def test_decoding_continues_from_the_survivors():
     """Decoding after a pruned prefill equals one pass in which further tokens stay."""
