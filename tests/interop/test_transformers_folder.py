@@ -308,6 +308,12 @@ def test_the_loss_covers_the_answer(kind, found):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gated_ssm_plus", "bigs"])
+def test_accumulated_gradients_are_means(kind, found):
+    assert found[2][kind]["accumulates"]
+
+
+@pytest.mark.slow
 def test_class_scores_match_the_jax_model(found):
     _, expected, values = found
     close(values["bigs"]["classes"], expected["bigs"]["classes"])

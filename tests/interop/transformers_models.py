@@ -4,11 +4,20 @@ For each NAME.npz with inputs, the model is in NAME/. The script writes the resu
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    Trainer,
+    TrainingArguments,
+)
 from transformers import AutoModelForSequenceClassification as AutoClassifier
 
 TRUSTED = {"trust_remote_code": True}
@@ -50,6 +59,9 @@ def language_model(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.n
         half = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **TRUSTED)
         found["half_is_finite"] = half(tokens, attention_mask=mask).logits.isfinite().all()
     found |= answers(model, folder, given) | training(model, tokens, mask)
+    if folder.name == "gated_ssm_plus":
+        rows = {"input_ids": tokens[:, :30], "labels": tokens[:, 30:]}
+        found["accumulates"] = accumulates(AutoModelForSeq2SeqLM, folder, rows)
     model.save_pretrained(folder / "saved")
     again = AutoModelForCausalLM.from_pretrained(folder / "saved", **TRUSTED).eval()
     with torch.no_grad():
@@ -99,6 +111,27 @@ def training(model, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, objec
     return {"loss": loss.detach(), "checkpoints_are_alike": torch.tensor(alike)}
 
 
+def accumulates(kind, folder: Path, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return whether `Trainer` takes the same gradient of two rows at once and one by one."""
+    examples, norms = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)], []
+    for parts in (1, 2):
+        with tempfile.TemporaryDirectory() as output:
+            settings = TrainingArguments(
+                output,
+                max_steps=1,
+                per_device_train_batch_size=2 // parts,
+                gradient_accumulation_steps=parts,
+                logging_steps=1,
+                save_strategy="no",
+                report_to=[],
+                use_cpu=True,
+            )
+            trainer = Trainer(kind.from_pretrained(folder, **TRUSTED), settings, train_dataset=examples)
+            trainer.train()
+        norms.append(trainer.state.log_history[0]["grad_norm"])
+    return torch.tensor(abs(norms[0] - norms[1]) < 1e-3 * norms[0])
+
+
 def encoder(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     tokens, mask = (torch.from_numpy(given[name]).long() for name in ("tokens", "mask"))
     model, found = AutoModelForMaskedLM.from_pretrained(folder, **TRUSTED).eval(), {}
@@ -110,6 +143,10 @@ def encoder(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     found["loss"] = model(tokens, attention_mask=mask, labels=tokens.masked_fill(mask == 0, -100)).loss
     found["loss"].backward()
     classifier(tokens, attention_mask=mask, labels=torch.tensor([0, 1])).loss.backward()
+    if folder.name == "bigs":
+        kinds = {AutoModelForMaskedLM: tokens, AutoClassifier: torch.tensor([0, 1])}
+        alike = [accumulates(kind, folder, {"input_ids": tokens, "labels": kinds[kind]}) for kind in kinds]
+        found["accumulates"] = torch.stack(alike).all()
     model.save_pretrained(folder / "saved")
     again = AutoModelForMaskedLM.from_pretrained(folder / "saved", **TRUSTED).eval()
     with torch.no_grad():

@@ -271,6 +271,9 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
 class BirdieForSeq2SeqLM(BirdieForCausalLM):
     """The model for programs that pass context and answer separately, like the LM Evaluation Harness."""
 
+    # The loss is a mean, so `Trainer` divides it by the number of gradient accumulation steps.
+    accepts_loss_kwargs = False
+
     def forward(  # noqa: PLR0917
         self,
         input_ids: torch.LongTensor,

@@ -180,6 +180,8 @@ class BirdieEncoderPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ("EncoderBlock",)
+    # Losses are means, so `Trainer` divides them by the number of gradient accumulation steps.
+    accepts_loss_kwargs = False
 
 
 class BirdieEncoderModel(BirdieEncoderPreTrainedModel):
