@@ -268,6 +268,7 @@ def test_prompts_beams_and_samples_follow_the_format(kind, found):
     for row, prompt in zip(values["prompt_tokens"], prompts_of(kind), strict=True):
         np.testing.assert_array_equal(row[row > 0], prompt.tokens)
     assert values["beams_are_cached"]
+    assert values["padding_is_found"]
     assert set(values["special_tokens"]) <= {0, END}
 
 

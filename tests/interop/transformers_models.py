@@ -83,7 +83,15 @@ def answers(model, folder: Path, given: dict[str, np.ndarray]) -> dict[str, obje
     beams = model.generate(**prompts, **most, num_beams=3)
     same = model.generate(**prompts, **most, num_beams=3, use_cache=False)
     sampled = model.generate(**prompts, **most, do_sample=True, temperature=100.0)[:, length:]
+    # With a prefix of the answer, a wrong length of the context changes the scores.
+    tokens = torch.cat([prompts.input_ids, torch.full((len(texts), 3), 300)], 1)
+    first = {"max_new_tokens": 1, "output_scores": True, "return_dict_in_generate": True}
+    masked, unmasked = (
+        model.generate(tokens, attention_mask=mask, **first).scores[0]
+        for mask in ((tokens != tokenizer.pad_token_id).long(), None)
+    )
     return {
+        "padding_is_found": torch.tensor(torch.equal(masked, unmasked)),
         "prompt_tokens": prompts.input_ids,
         "answers": greedy[:, length:],
         "texts": np.array(texts),

@@ -260,8 +260,11 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
         """
         prompts = kwargs.get("input_ids") if inputs is None else inputs
         if prompts is not None and context_length is None:
-            mask = kwargs.get("attention_mask")
-            mask = torch.ones_like(prompts) if mask is None else mask[:, -prompts.shape[1] :]
+            mask, padding = kwargs.get("attention_mask"), self.generation_config.pad_token_id
+            if mask is None:
+                # Like `transformers`, which does not read these tokens.
+                mask = torch.ones_like(prompts) if padding is None else prompts != padding
+            mask = mask[:, -prompts.shape[1] :]
             context_length = self.model.context_length(prompts, mask, whole=True)
         if context_length is not None:
             kwargs["context_length"] = context_length
