@@ -11,15 +11,15 @@ setting the entry x_t to zero, not of skipping the step.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from birdie_jax.array_types import TokenMask
 
@@ -31,6 +31,7 @@ NORMS = ("absolute", "signed", "l2", "entry", "relative")
 DIRECTIONS = ("forward", "both")
 
 TokenScores = Float[Array, "rows length"]
+Part = TypeVar("Part", bound=PyTree[Array])
 
 
 @partial(
@@ -124,6 +125,29 @@ def channel_score(norm: str, influence: Float[Array, "*tokens channels"]) -> Flo
         return largest
     # The sum of Delta y_T(t) over the tokens is y_T; it is 0 on padding.
     return relative_score(largest, influence.sum(axis=1, keepdims=True))
+
+
+def score_of_parts(
+    norm: str, influence: Callable[[Part], Float[Array, "rows length channels"]], parts: Part
+) -> TokenScores:
+    """Return the score of tokens with an influence in several parts, computed one part at a time.
+
+    Args:
+        norm: one of `NORMS` except "entry".
+        influence: a part -> the influence of each token on the channels of this part.
+        parts: arrays with the parts on their first axis.
+    """
+
+    def score_part(part: Part) -> tuple[TokenScores, Float[Array, "rows channels"]]:
+        found = influence(part)
+        return channel_score("absolute" if norm == "relative" else norm, found), found.sum(axis=1)
+
+    scores, wholes = jax.lax.map(score_part, parts)
+    if norm == "relative":
+        whole = jnp.moveaxis(wholes, 0, 1).reshape(wholes.shape[1], 1, -1)
+        return relative_score(scores.max(axis=0), whole)
+    # The norm of the norms of a vector's parts is the norm of the whole vector.
+    return channel_score(norm, jnp.moveaxis(scores, 0, -1))
 
 
 def relative_score(largest: TokenScores, whole: Float[Array, "rows 1 channels"]) -> TokenScores:

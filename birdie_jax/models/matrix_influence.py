@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from birdie_jax.array_types import TokenMask
-from birdie_jax.models.influence import InfluenceRequest, TokenScores, channel_score
+from birdie_jax.array_types import StateSequence, TokenMask
+from birdie_jax.models.influence import InfluenceRequest, TokenScores, channel_score, score_of_parts
 from birdie_jax.models.selective_influence import anchor_of, steps_to_anchor
 
 
@@ -78,9 +77,8 @@ def _state_score(
 ) -> TokenScores:
     """Return the score from all numbers that a token adds to the states of the heads at the anchor."""
 
-    def score_state(weights: Float[Array, "rows length heads"]) -> TokenScores:
-        influence = entry * weights[..., None]
-        return channel_score(norm, influence.reshape(*influence.shape[:2], -1))
+    def influence(weights: Float[Array, "rows length heads"]) -> StateSequence:
+        found = entry * weights[..., None]
+        return found.reshape(*found.shape[:2], -1)
 
-    # The norm of the norms of a vector's parts is the norm of the whole vector.
-    return channel_score(norm, jnp.moveaxis(jax.lax.map(score_state, jnp.moveaxis(B, -1, 0)), 0, -1))
+    return score_of_parts(norm, influence, jnp.moveaxis(B, -1, 0))

@@ -22,6 +22,7 @@ from birdie_jax.models.influence import (
     fold_channels,
     number_of_lanes,
     score_of_lanes,
+    score_of_parts,
 )
 from pallas_kernels.linear_scan import linear_scan
 
@@ -195,14 +196,11 @@ def _state_score(
 ) -> TokenScores:
     """Return the score from all numbers that a token adds to the state at its anchor."""
 
-    def score_state(state):
+    def influence(state: tuple[Array, Array]) -> StateSequence:
         rate, weight = state
-        return channel_score(norm, entry * (weight[..., None] * jnp.exp(rate * elapsed)))
+        return entry * (weight[..., None] * jnp.exp(rate * elapsed))
 
-    # The norm of the norms of a vector's parts is the norm of the whole vector.
-    return channel_score(
-        norm, jnp.moveaxis(jax.lax.map(score_state, (A.T, jnp.moveaxis(weights, -1, 0))), 0, -1)
-    )
+    return score_of_parts(norm, influence, (A.T, jnp.moveaxis(weights, -1, 0)))
 
 
 def steps_to_anchor(steps: StateSequence, anchors: TokenMask) -> StateSequence:

@@ -44,6 +44,7 @@ NORMS = {
     "absolute": lambda influence: np.abs(influence).max(axis=-1),
     "signed": lambda influence: influence.max(axis=-1),
     "l2": lambda influence: np.linalg.norm(influence, axis=-1),
+    "relative": lambda influence: np.abs(influence).max(axis=-1) / np.linalg.norm(influence.sum(axis=0)),
 }
 
 
@@ -54,7 +55,7 @@ def test_scores_match_zeroed_entries(groups):
     states, outputs = by_channel(arrays, reset[0], anchor)
     anchors = jnp.arange(LENGTH)[None] == anchor
     given = jax.tree.map(jnp.asarray, arrays)
-    for readout, norm in KINDS:
+    for readout, norm in [*KINDS, ("gated", "relative"), ("state", "relative")]:
         request = InfluenceRequest(anchors, readout, norm)
         found = recurrence_influence(request, given, (jnp.asarray(reset),))[0]
         expected = NORMS[norm](outputs if readout == "gated" else states)

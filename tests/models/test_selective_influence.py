@@ -84,6 +84,15 @@ def test_scores_match_zeroed_entries(seed, cut, anchor):
     np.testing.assert_allclose(entry, np.linalg.norm(entries, axis=(1, 2)), rtol=1e-5)
 
 
+def test_the_norm_relative_divides_by_all_numbers_of_the_state():
+    arrays, anchor = some_arrays(0, LENGTH), LENGTH - 2
+    reset = np.arange(LENGTH)[None] == 4
+    states, whole = zeroed_entries(arrays, reset[0], anchor)
+    request = InfluenceRequest(jnp.arange(LENGTH)[None] == anchor, "state", "relative")
+    expected = np.abs(states).max(axis=(1, 2)) / np.linalg.norm(whole)
+    np.testing.assert_allclose(score(request, arrays, reset), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_reverse_channels_are_scored_at_the_first_token():
     length = 9
     arrays = some_arrays(3, length, channels=2 * CHANNELS)
