@@ -50,13 +50,14 @@ def optimizer_of_run(config: Config, policies: PyTree[ParameterPolicy]) -> optax
         return make_optimizer(config.optimizer, config.train.num_steps, of)
 
     settings = config.finetune.lora
-    return adapt(settings, policies, make) if settings.rank else make(policies)
+    return adapt(settings, policies, make, config.seed) if settings.rank else make(policies)
 
 
 def adapt(
     settings: FinetuneLoraConfig,
     policies: PyTree[ParameterPolicy],
     make: Callable[[PyTree[ParameterPolicy]], optax.GradientTransformation],
+    seed: int = 0,
 ) -> optax.GradientTransformation:
     """Return an optimizer that adapts maps with low-rank factors, and trains all parameters of a head.
 
@@ -66,6 +67,7 @@ def adapt(
         settings: rank, scale and the names of the maps.
         policies: the policy of every parameter.
         make: policies -> an optimizer of parameters with these policies.
+        seed: the seed of the first factors.
 
     Raises:
         ConfigError: a name matches no hidden matrix outside the head.
@@ -88,7 +90,7 @@ def adapt(
 
     def init(params: optax.Params) -> LoraState:
         leaves = _named(params)
-        key = jax.random.key(0)
+        key = jax.random.key(seed)
         factors = {
             name: _first_factors(leaves[name], settings.rank, jax.random.fold_in(key, number))
             for number, name in enumerate(maps)

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from birdie_jax.config_sections import Config, FinetuneLoraConfig
+from birdie_jax.config_sections import Config, FinetuneConfig, FinetuneLoraConfig
 from birdie_jax.errors import ConfigError
 from birdie_jax.models.parameters import ParameterPolicy
 from birdie_jax.optimizers import optimizer_of_run
@@ -124,6 +124,16 @@ def test_an_unknown_map_is_refused():
         ConfigError, match=r"maps: found ' \*attention\*'; allowed: patterns of blocks/mixer/kernel, "
     ):
         adapt(settings, POLICIES, adam)
+
+
+def test_runs_of_other_seeds_begin_with_other_factors():
+    runs = [Config(seed=seed, finetune=FinetuneConfig(lora=SETTINGS)) for seed in (0, 0, 1)]
+    first, same, other = (
+        optimizer_of_run(run, POLICIES).init(first_params()).factors["blocks/mixer/kernel"]["a"]
+        for run in runs
+    )
+    np.testing.assert_array_equal(first, same)
+    assert np.abs(first - other).max() > 0.1
 
 
 def test_without_a_rank_all_parameters_are_trained():
