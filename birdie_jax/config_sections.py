@@ -374,7 +374,7 @@ class OptimizerConfig:
         name: adamw; muon, which orthogonalizes the steps of hidden matrices and uses AdamW for the rest;
             adafactor, which has a small state; or an optimizer that an import registers.
         learning_rate: the peak of the learning rate.
-        final_learning_rate: the learning rate at the last step.
+        final_learning_rate: the learning rate that the fall reaches after the last step.
         warmup_steps: the number of steps from 0 to the peak; in a shorter run, all but the last, and a
             warning.
         beta1: decay of the first moment.
