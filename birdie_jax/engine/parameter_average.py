@@ -16,6 +16,8 @@ from birdie_jax.engine.state import TrainState
 NAME = "parameter_average"
 PARAMETERS = f"{NAME}/parameters"
 """The path of the average in a checkpoint."""
+COUNT = f"{NAME}/count"
+"""The path of the number of averaged parameters in a checkpoint."""
 
 
 @typing.no_type_check

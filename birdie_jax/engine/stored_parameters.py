@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.engine.checkpoint_format import SavedArray, named_leaves, step_folder
 from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
+from birdie_jax.engine.parameter_average import COUNT as AVERAGE_COUNT
 from birdie_jax.engine.parameter_average import NAME
 from birdie_jax.engine.parameter_average import PARAMETERS as AVERAGE
 from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError
@@ -50,22 +51,39 @@ def restore_parameters(
 
     Raises:
         CheckpointError: there is no such checkpoint, it is damaged or cannot be read, or it holds another
-            architecture, or no average.
+            architecture, or no average, or one without any parameters yet.
     """
     where = AVERAGE if average else PARAMS
     wanted = {f"{where}/{name}": leaf for name, leaf in named_leaves(abstract_params).items()}
 
     def read(folder: epath.Path) -> dict[str, jax.Array]:
-        if average and not any(name.startswith(f"{where}/") for name in saved_arrays(folder)):
-            raise OtherCheckpointError(
-                f"{folder}: has no average of the parameters; allowed: a checkpoint of a run with "
-                f"train.hooks={NAME}"
-            )
+        if average:
+            _check_average(folder)
         return read_parameters(folder, wanted, exactly=True, where=where)
 
     found, found_step = _newest_whole(workdir, step, read)
     leaves = [found[name] for name in wanted]
     return StoredParameters(jax.tree.unflatten(jax.tree.structure(abstract_params), leaves), found_step)
+
+
+def _check_average(folder: epath.Path) -> None:
+    """Check that a checkpoint holds an average of one or more parameters.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    if AVERAGE_COUNT not in saved_arrays(folder):
+        raise OtherCheckpointError(
+            f"{folder}: has no average of the parameters; allowed: a checkpoint of a run with "
+            f"train.hooks={NAME}"
+        )
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    count = jax.ShapeDtypeStruct((), "int32", sharding=device)
+    if not read_parameters(folder, {AVERAGE_COUNT: count}, exactly=False)[AVERAGE_COUNT]:
+        raise OtherCheckpointError(
+            f"{folder}: found an average without parameters; allowed: a checkpoint after the first "
+            "multiple of train.average_every_steps at which its run had the hook"
+        )
 
 
 def read_some_parameters(

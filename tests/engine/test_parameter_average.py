@@ -9,17 +9,20 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from birdie_jax.config import MeshConfig
+from birdie_jax.engine import Checkpoints, Workdir
 from birdie_jax.engine.checkpoint_format import named_leaves
 from birdie_jax.engine.mesh import mesh_of, state_sharding
 from birdie_jax.engine.parameter_average import NAME, ParameterAverage
 from birdie_jax.engine.protocols import HookCall
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import OtherCheckpointError
+from birdie_jax.models import build_model
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import ParameterPolicy
 from birdie_jax.planning.compilation import abstract_step
 from birdie_jax.resolve import resolve_run
 from birdie_jax.trained_model import model_of_workdir
-from tests.trained_workdirs import micro_config, write_workdir
+from tests.trained_workdirs import POSITION, micro_config, small_tokenizer, write_workdir
 from tests.whole_runs import checkpoint_arrays, finish, train_command, write_corpus
 
 SHAPES = {"kernel": jax.ShapeDtypeStruct((2, 4, 6), jnp.float32)}
@@ -75,6 +78,23 @@ def test_a_checkpoint_without_an_average_is_refused(tmp_path):
         OtherCheckpointError, match=r"has no average of the parameters; allowed: .*parameter_av"
     ):
         model_of_workdir(tmp_path / "run", average=True)
+
+
+def test_an_average_without_parameters_is_refused(tmp_path):
+    config = micro_config()
+    write_workdir(tmp_path / "run", config)
+    checkpoints = Checkpoints(Workdir(tmp_path / "run"), config.checkpoint)
+    shapes = parameter_shapes(build_model(config.model, small_tokenizer().vocab_size))
+    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), shapes)
+    hook = ParameterAverage(shapes, 0.8, 10)
+    state = TrainState(jnp.int32(6), params, {}, {NAME: hook.create_section(jax.random.key(0))})
+    checkpoints.save(state, POSITION, 6)
+    checkpoints.wait()
+    with pytest.raises(OtherCheckpointError, match=r"00000006: found an average without parameters"):
+        model_of_workdir(tmp_path / "run", 6, average=True)
+    checkpoints.save(hook.run(state, call(10)).state, POSITION, 10)
+    checkpoints.close()
+    model_of_workdir(tmp_path / "run", 10, average=True)
 
 
 @pytest.mark.slow
