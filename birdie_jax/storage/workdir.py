@@ -289,7 +289,7 @@ class Workdir:
             config: the configuration as nested dictionaries, as in JSON.
             defaults: the default configuration, in the same form.
             begun: whether the run in the folder, if there is one, has trained a step; see `has_begun`. If
-                not, its tokenizer, text and arms are removed; the caller must hold the lease.
+                not, its files are removed (`remove_claim`); the caller must hold the lease.
             movable: (the run's configuration, `config`), both flat -> the fields that may differ in
                 addition to `FREE_FIELDS`.
             check: has the arguments of `movable`; raises `ConfigError` if a run that has begun cannot
@@ -340,7 +340,7 @@ class Workdir:
             for name in changed_extensions(before.get("imports") or ()):
                 logging.warning("%s: the code of %s has changed since the last start", self.config, name)
             if not begun:
-                # These files depend on that run's text or source, which the user may have corrected.
+                # These files depend on that run's text, source or sizes, which the user may have corrected.
                 self.remove_claim()
             for name in added:
                 logging.warning(
@@ -359,7 +359,10 @@ class Workdir:
         Raises:
             OSError: a file cannot be removed.
         """
-        for path in (self.config, self.tokenizer, self.text, self.arms, self.corpora):
+        for path in (
+            *(self.config, self.tokenizer, self.text, self.arms, self.corpora),
+            *(self.scan, self.remat),
+        ):
             remove(path)
 
     def remove_if_empty(self) -> None:

@@ -49,7 +49,7 @@ def test_refuses_another_configuration_and_names_every_field(tmp_path):
 def test_a_run_that_has_not_begun_is_replaced(tmp_path, caplog):
     claim(tmp_path)
     workdir = Workdir(tmp_path)
-    left = (workdir.tokenizer, workdir.text, workdir.arms)
+    left = (workdir.tokenizer, workdir.text, workdir.arms, workdir.scan, workdir.remat)
     for path in left:
         path.write_text("{}")
     assert not has_begun(workdir)
