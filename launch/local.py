@@ -10,7 +10,8 @@ The launcher prints their output, each line after the number of its process.
   later are killed. Then the job is restarted, at most `--restarts` times, and resumes from its checkpoint.
   If a process ends with 2, the command itself is wrong, and the job is not restarted.
 - SIGTERM and Ctrl-C are forwarded to every process once. The run saves and ends, within `--stop_seconds`.
-  A second signal kills the processes. SIGHUP is forwarded as SIGTERM.
+  A second one kills the processes. SIGHUP is forwarded as SIGTERM; so is the end of the reader of the
+  launcher's output.
 - The exit status is 0 if every process ended with 0, 128 + the signal if one was forwarded, 2 if a process
   ended with 2, and otherwise that of the process that failed first (128 + the signal that killed it).
 """

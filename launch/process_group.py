@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -42,7 +43,8 @@ def run_group(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seco
 
     If a process fails, the others get SIGTERM, and SIGKILL after `grace_seconds`. SIGTERM and SIGINT to
     this process are forwarded to all processes once. SIGKILL follows after `stop_seconds`, or at a second
-    signal. When a process ends, the processes that it started are killed.
+    one of them. SIGHUP, or a standard output that is closed, has the effect of one SIGTERM. When a process
+    ends, the processes that it started are killed.
 
     Raises:
         OSError: a command cannot be started; the started ones are killed.
@@ -91,7 +93,7 @@ class _Group:
         )
         self.processes.append(process)
         self.running.add(index)
-        relay = threading.Thread(target=_relay, args=(index, process), daemon=True)
+        relay = threading.Thread(target=self._relay, args=(index, process), daemon=True)
         relay.start()
         threading.Thread(target=self._await_end, args=(index, process), daemon=True).start()
         return relay
@@ -118,7 +120,9 @@ class _Group:
 
     def _forward(self, number: signal.Signals) -> None:
         if self.forwarded is not None:
-            self._kill()
+            # A terminal that closes sends the signal, and also closes the output.
+            if number != signal.SIGHUP:
+                self._kill()
             return
         self.forwarded = signal.SIGTERM if number == signal.SIGHUP else number
         if self.first_failed is not None:
@@ -137,6 +141,17 @@ class _Group:
             if self.forwarded is None:
                 self._signal_running(signal.SIGTERM)
                 self._set_deadline(self.grace_seconds)
+
+    def _relay(self, index: int, process: subprocess.Popen) -> None:
+        for line in process.stdout or ():
+            text = line.rstrip(b"\r\n").decode("utf-8", "replace")
+            with _PRINTING:
+                try:
+                    print(f"[{index}] {text}", flush=True)
+                except OSError:
+                    # Keep reading: a process whose pipe is full would wait forever.
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                    self.events.put(("signal", signal.SIGHUP))
 
     def _set_deadline(self, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds
@@ -167,10 +182,3 @@ class _Group:
 def _signal_group(process: subprocess.Popen, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-
-
-def _relay(index: int, process: subprocess.Popen) -> None:
-    for line in process.stdout or ():
-        text = line.rstrip(b"\r\n").decode("utf-8", "replace")
-        with _PRINTING:
-            print(f"[{index}] {text}", flush=True)

@@ -35,6 +35,8 @@ if "child" in how:
     child = subprocess.Popen([sys.executable, "-SE", "-c", "import time; time.sleep(50)"])
     note("child", str(child.pid))
 print("ready", me, flush=True)
+while "chatty" in how:
+    print("a line that fills a pipe which nobody reads", flush=True)
 # One that fails ends the others, on a busy machine before they have begun.
 other = folder / f"starts-{1 - me}"
 while any(word in how for word in ("wrong", "killed", "fails")) and not (
@@ -197,6 +199,14 @@ def test_a_second_signal_kills_the_processes(start, tmp_path):
     assert process.returncode == 143
     assert _lines(tmp_path, "signals") == [["15"], ["15"]], "no second one is passed on"
     assert "killed: process 0, 1" in output
+
+
+def test_a_reader_that_ends_stops_the_run(start, tmp_path):
+    process = start("wait chatty")
+    _read_until_ready(process)
+    process.stdout.close()
+    assert process.wait(timeout=30) == 143
+    assert _lines(tmp_path, "signals") == [["15"], ["15"]]
 
 
 def test_stop_seconds(start):
