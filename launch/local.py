@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .commands import (
     WRONG_COMMAND,
@@ -90,7 +90,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=parse_positive, required=True, help="number of processes")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument("--fake_devices", type=parse_positive, help="devices on the CPU, in equal shares")
-    devices.add_argument("--gpus", type=parse_positive, help="GPUs of this machine, in equal shares")
+    devices.add_argument(
+        "--gpus", type=parse_positive, help="GPUs, the first of CUDA_VISIBLE_DEVICES, in equal shares"
+    )
     parser.add_argument(
         "--restarts", type=parse_non_negative, default=3, help="maximum of restarts; default 3"
     )
@@ -113,6 +115,7 @@ def _device_variables(options: argparse.Namespace) -> list[list[str]]:
             raise UsageError(
                 f"--{option}: found {devices}; allowed: a multiple of --processes={options.processes}"
             )
+    gpus = _visible_gpus(options.gpus or 0, os.environ)
     shares = []
     for process in range(options.processes):
         if options.fake_devices:
@@ -122,11 +125,29 @@ def _device_variables(options: argparse.Namespace) -> list[list[str]]:
             shares.append(["JAX_PLATFORMS=cpu", f"XLA_FLAGS={flags}"])
         elif options.gpus:
             count = options.gpus // options.processes
-            own = range(process * count, (process + 1) * count)
-            shares.append([f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))}"])
+            own = gpus[process * count : (process + 1) * count]
+            shares.append([f"CUDA_VISIBLE_DEVICES={','.join(own)}"])
         else:
             shares.append([])
     return shares
+
+
+def _visible_gpus(count: int, environment: Mapping[str, str]) -> list[str]:
+    """Return the first `count` GPUs that CUDA_VISIBLE_DEVICES allows; of all, if it is not set.
+
+    Raises:
+        UsageError: it allows fewer.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(gpu) for gpu in range(count)]
+    allowed = [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
+    if count > len(allowed):
+        raise UsageError(
+            f"--gpus: found {count}; allowed: at most {len(allowed)}, as CUDA_VISIBLE_DEVICES is "
+            f"{visible!r}"
+        )
+    return allowed[:count]
 
 
 def _process_flags(processes: int, port: int) -> list[list[str]]:

@@ -254,10 +254,18 @@ def test_hostile_arguments_arrive(start, tmp_path):
         assert (tmp_path / f"process_id={one}").read_text() == repr(HOSTILE)
 
 
-def test_gpus_are_shared():
-    done = _dry("--processes=2", "--gpus=8", "--port=4000", "--dry_run", "--", "train")
-    shares = [words_of(line)[2] for line in done.stdout.splitlines()]
-    assert shares == ["CUDA_VISIBLE_DEVICES=0,1,2,3", "CUDA_VISIBLE_DEVICES=4,5,6,7"]
+def test_gpus_are_shared(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def shares(gpus, **environment):
+        done = _dry("--processes=2", gpus, "--port=4000", "--dry_run", "--", "train", **environment)
+        return [words_of(line)[2] for line in done.stdout.splitlines()] or done.stderr
+
+    assert shares("--gpus=8") == ["CUDA_VISIBLE_DEVICES=0,1,2,3", "CUDA_VISIBLE_DEVICES=4,5,6,7"]
+    # The other GPUs may be another user's.
+    given = {"CUDA_VISIBLE_DEVICES": "4,GPU-5a,6"}
+    assert shares("--gpus=2", **given) == ["CUDA_VISIBLE_DEVICES=4", "CUDA_VISIBLE_DEVICES=GPU-5a"]
+    assert "--gpus: found 4; allowed: at most 3, as CUDA_VISIBLE_DEVICES is" in shares("--gpus=4", **given)
 
 
 @pytest.mark.parametrize(
