@@ -16,7 +16,8 @@ of both kinds together. When the command succeeds, or the launcher gives up, it 
 The log of each worker and start is copied to `WORKDIR/logs`, every five minutes and when the command ends.
 
 Ctrl-C only stops following the logs. The run continues, and `train` or `run` with the same arguments
-follows it again. `create`, `push`, `run`, `stop` and `delete` are the parts of `train`.
+follows it again. `train` sends another commit to existing slices only while no command runs there.
+`create`, `push`, `run`, `stop` and `delete` are the parts of `train`.
 
 The workers share no disk. The workdir is in a bucket that `--service_account` can access, or below
 /mnt/birdie, where `--nfs` mounts a file system on all of them.
@@ -186,7 +187,7 @@ def run(slices: Slices, command: Sequence[str]) -> None:
 
 
 def _prepare_slices(slices: Slices) -> None:
-    """Create the slices or wait for them, and install the program if it is missing.
+    """Create the slices or wait for them, and install the commit unless it is there or a command runs.
 
     Raises:
         PreemptionError: the slices were preempted meanwhile.
@@ -197,15 +198,17 @@ def _prepare_slices(slices: Slices) -> None:
     if state in TERMINATED:
         slices.delete()
         state = None
-    # An installed worker may already run the command.
-    if state == "ACTIVE" and slices.status_on_workers("installed", slices.extras) == 0:
-        return
+    wanted = ("installed", slices.extras, slices.commit)
+    installed = state == "ACTIVE" and slices.status_on_workers(*wanted) == 0
     if state is None:
         slices.create()
-    else:
+    elif not installed:
         slices.wait()
     try:
-        slices.push()
+        if installed:
+            slices.prepare()
+        else:
+            slices.push()
     except LaunchError as error:
         if (state := slices.state(assumed="ACTIVE")) != "ACTIVE":
             raise PreemptionError(state) from error

@@ -51,6 +51,7 @@ class Slices:
     Attributes:
         command: the command of the run.
         extras: the extras of the package for the workers, separated by commas.
+        commit: the commit that `pack` has packed.
     """
 
     def __init__(self, options: argparse.Namespace, run: Commands, command: Sequence[str] = ()):
@@ -61,6 +62,7 @@ class Slices:
             self.location.append(f"--project={options.project}")
         self.folder = f"birdie/{options.name}"
         self.archive = f"build/launch/{options.name}.tar.gz"
+        self.commit = ""
 
     def state(self, *, assumed: str | None) -> str | None:
         """Return the state of the queued resource, or None if there is none.
@@ -134,6 +136,7 @@ class Slices:
         if not IS_CHECKOUT:
             raise UsageError("found an installed wheel; allowed: a checkout, whose commit is sent")
         self._check_commit()
+        _, self.commit, _ = self.run.capture(["git", "rev-parse", "HEAD"], assumed=(0, "HEAD"))
         if not self.run.dry_run:
             (REPOSITORY / self.archive).parent.mkdir(parents=True, exist_ok=True)
         self.run.run(["git", "archive", "--format=tar.gz", f"--output={self.archive}", "HEAD"])
@@ -166,11 +169,15 @@ class Slices:
         unpack = [["mkdir", "-p", f"{self.folder}/.launch"]]
         unpack += [["tar", "--extract", f"--file={options.name}.tar.gz", f"--directory={self.folder}"]]
         self.on_workers(*unpack)
-        if options.pass_env:
-            self._send_environment()
-        if options.nfs:
-            self.on_workers(self._worker("mount", options.nfs))
+        self.prepare()
         self.on_workers(self._worker("install", self.extras))
+
+    def prepare(self) -> None:
+        """Send the environment to every worker, and mount the file system, if the options name them."""
+        if self.options.pass_env:
+            self._send_environment()
+        if self.options.nfs:
+            self.on_workers(self._worker("mount", self.options.nfs))
 
     def on_workers(self, *arguments: Sequence[str]) -> None:
         """Run commands on every worker.

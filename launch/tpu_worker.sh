@@ -4,7 +4,8 @@
 # action: gcloud retries by itself if a connection fails.
 #
 #   tpu_worker.sh install EXTRAS     create .venv with the tested versions and these extras, e.g. "tpu,gcs"
-#   tpu_worker.sh installed EXTRAS   end with 0 if these extras are installed
+#   tpu_worker.sh installed EXTRAS COMMIT
+#                                    end with 0 if this commit is installed with these extras, or the command is running
 #   tpu_worker.sh mount SERVER:/DIR  mount a network file system at /mnt/birdie
 #   tpu_worker.sh start LOGS COMMAND...
 #                                    start the command, unless it is running, with its own log, which is copied to
@@ -23,6 +24,11 @@ export PATH="$PWD/.venv/bin:${HOME:-}/.local/bin:$PATH"
 
 running() {
     [ -f "$state/pid" ] && kill -0 -- "-$(cat "$state/pid")" 2>/dev/null
+}
+
+# Prints the commit of the unpacked code, which git archive has written.
+commit() {
+    cat birdie_jax/commit.txt 2>/dev/null || true
 }
 
 start() {
@@ -104,7 +110,7 @@ install)
     fi
     . launch/environment.sh
     install_packages "$1" uv pip install --quiet --python=.venv/bin/python
-    echo "$1" >"$state/installed"
+    echo "$1 $(commit)" >"$state/installed"
     ;;
 mount)
     if ! mountpoint --quiet /mnt/birdie; then
@@ -115,9 +121,13 @@ mount)
     fi
     ;;
 installed)
+    if running; then
+        [ "$(commit)" = "$2" ] || echo "runs commit $(commit), not $2; \`stop\` lets the next train send it"
+        exit 0
+    fi
     # An installation with the extra for buckets also serves a command that does not need it.
     installed=$(cat "$state/installed" 2>/dev/null || true)
-    [ "$installed" = "$1" ] || [ "$installed" = "$1,gcs" ]
+    [ "$installed" = "$1 $2" ] || [ "$installed" = "$1,gcs $2" ]
     ;;
 running) running ;;
 status) [ ! -f "$state/status" ] || echo "status $(cat "$state/status")" ;;

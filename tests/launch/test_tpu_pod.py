@@ -81,7 +81,7 @@ def test_preempted_in_mid_run_is_created_again_and_resumes(stand_ins, launch, ru
     assert kinds(calls) == ["describe", *attempt, "describe", "describe", "delete", *attempt, "delete"]
     first, second = (call for call, kind in zip(calls, kinds(calls), strict=True) if kind == "start")
     assert first == second
-    assert len(stand_ins.calls("git")) == 2, "the code is packed once"
+    assert len(stand_ins.calls("git")) == 3, "the code is packed once"
     assert "the slices were preempted (SUSPENDED); restart 1 of 20" in done.stdout
 
 
@@ -194,6 +194,23 @@ def test_train_resumes_with_existing_slices(stand_ins, launch, run_name):
     done = launch("tpu_pod", *options(run_name, "train", "--keep"), "--", *COMMAND)
     assert done.returncode == 0
     assert kinds(stand_ins.calls("gcloud")) == ["describe", "installed", "start", "follow"]
+
+
+def test_existing_slices_get_another_commit_and_environment(stand_ins, launch, run_name):
+    stand_ins.rules(
+        [("describe", [ACTIVE]), ("rev-parse", [[0, "c2", ""]]), ("worker.sh installed", [FAILED, OK])]
+    )
+    arguments = [*options(run_name, "train", "--keep", "--pass_env=TOKEN"), "--", *COMMAND]
+    for _ in range(2):
+        assert launch("tpu_pod", *arguments, TOKEN=SECRET).returncode == 0
+    calls = stand_ins.calls("gcloud")
+    sent = ["describe", "scp", "unpack", "scp", "install"]
+    started = ["start", "follow"]
+    assert kinds(calls) == [
+        *("describe", "installed", *sent, *started),
+        *("describe", "installed", "scp", *started),
+    ]
+    assert "installed tpu,gcs c2" in calls[1][6]
 
 
 @pytest.mark.parametrize(

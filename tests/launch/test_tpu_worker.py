@@ -144,10 +144,12 @@ def test_install_makes_an_environment_that_works(worker, tmp_path, monkeypatch, 
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
     monkeypatch.delenv("HOME")
-    assert worker("installed", "tpu").returncode != 0
+    (tmp_path / "birdie_jax").mkdir()
+    (tmp_path / "birdie_jax/commit.txt").write_text("c1\n")
+    assert worker("installed", "tpu", "c1").returncode != 0
     done = worker("install", "tpu,gcs")
     assert (done.returncode, done.stderr) == (0, "")
-    assert worker("installed", "tpu,gcs").returncode == 0
+    assert worker("installed", "tpu,gcs", "c1").returncode == 0
     calls = (tmp_path / "calls").read_text().split()
     assert calls == [*([] if left == "whole" else ["venv"]), "pip", "pip", "pip"]
     *_, needed, project = (tmp_path / "arguments").read_text().splitlines()
@@ -166,8 +168,17 @@ def test_installed_knows_the_extras(worker, tmp_path, there, wanted, enough):
     """A command that reads a bucket may follow one that did not, on the same slices."""
     (tmp_path / ".launch").mkdir()
     if there is not None:
-        (tmp_path / ".launch/installed").write_text(f"{there}\n")
-    assert (worker("installed", wanted).returncode == 0) is enough
+        (tmp_path / ".launch/installed").write_text(f"{there} c1\n")
+    assert (worker("installed", wanted, "c1").returncode == 0) is enough
+    assert worker("installed", wanted, "c2").returncode != 0
+
+
+def test_a_running_command_keeps_its_commit(worker, tmp_path):
+    (tmp_path / "birdie_jax").mkdir()
+    (tmp_path / "birdie_jax/commit.txt").write_text("c1\n")
+    worker("start", "", *program(tmp_path, WAITS))
+    done = worker("installed", "tpu", "c2")
+    assert (done.returncode, done.stdout[:23]) == (0, "runs commit c1, not c2;")
 
 
 def test_unknown_action(worker):
