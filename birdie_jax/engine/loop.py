@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
     Attributes:
         step: the last completed step.
         num_steps: the last step of the run, as planned or because a hook ended it.
-        stopped_by: the name of the signal that stopped the run, or None.
+        stopped_by: the name of the signal that stopped the run before its last step, or None.
         parameters: the number of parameters of the model.
     """
 
@@ -313,6 +313,8 @@ def _train(  # noqa: PLR0917
         except (TrainingDiverged, NotFinite) as diverged:
             raise _explained(diverged, done, checkpoints) from None
     watch.disarm()
+    if done == runner.num_steps:
+        stopped_by = None
     return Outcome(done, runner.num_steps, stopped_by.name if stopped_by else None, parameters)
 
 

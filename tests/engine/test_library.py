@@ -1,6 +1,8 @@
 """The code of docs/library.md trains, and resumes bit for bit."""
 
+import os
 import re
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +103,21 @@ def test_a_run_with_a_hook_that_is_cut_off_ends_where_it_would_have_ended(page, 
     held_out = [line["step"] for line in metrics(whole) if "held_out/best" in line]
     assert held_out == [0, 50, 100, 120]
     assert checkpoint_arrays(whole, 120)["state/best/error"] < 1
+
+
+@pytest.mark.parametrize(("number", "stopped_by"), [(1, "SIGTERM"), (2, None)])
+def test_a_signal_in_the_last_step_does_not_stop_a_complete_run(page, tmp_path, number, stopped_by):
+    names = page(0)
+
+    def make(current):
+        if current == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return names["make_batch"](current)
+
+    outcome = train(
+        names["step"], FunctionBatches(make, names["mesh"]), workdir=tmp_path / "stopped", num_steps=3
+    )
+    assert (outcome.step, outcome.stopped_by) == (number + 1, stopped_by)
 
 
 class Divider:
