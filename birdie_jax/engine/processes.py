@@ -227,9 +227,11 @@ def _explicit(source: str, names: tuple[str, ...], values: tuple[Any, ...]) -> C
 
 
 def _slurm(environment: Mapping[str, str]) -> ClusterSpec | None:
+    # In the interactive step of salloc, SLURM_NTASKS is that of the job.
+    tasks = next(name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if name in environment)
     job, count, number, local = (
         _integer(name, environment[name])
-        for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+        for name in ("SLURM_JOB_ID", tasks, "SLURM_PROCID", "SLURM_LOCALID")
     )
     if count == 1:
         return None

@@ -93,6 +93,8 @@ def test_slurm():
     shared = {**SLURM, "SLURM_NTASKS": "16", "SLURM_PROCID": "11", "SLURM_LOCALID": "3"}
     assert find(**shared).arguments["local_device_ids"] == [3]
     assert find(**{**SLURM, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}) is None
+    # The shell of salloc is a step with one task, and keeps the job's SLURM_NTASKS.
+    assert find(**{**SLURM, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
 
 
 @pytest.mark.parametrize(
