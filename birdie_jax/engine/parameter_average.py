@@ -1,5 +1,6 @@
 """A hook that averages the parameters over training, as an exponential moving average."""
 
+import math
 import typing
 from functools import partial
 
@@ -88,7 +89,9 @@ def add(decay: float, average: Average, params: PyTree[jax.Array], step: Int[Arr
     A run that is made longer calls its hooks again at its former last step.
     """
     count = average.count + 1
-    share = (1.0 - decay) / (1.0 - decay ** count.astype(jnp.float32))
+    # For a decay near 1, float32 has few digits of 1 - decay ** count.
+    rate = math.log(decay) if decay else -math.inf
+    share = (1.0 - decay) / -jnp.expm1(rate * count.astype(jnp.float32))
     moved = jax.tree.map(lambda old, new: old + share * (new - old), average.parameters, params)
     is_new = average.step != step
     return jax.tree.map(partial(jnp.where, is_new), Average(moved, count, step), average)

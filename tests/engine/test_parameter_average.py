@@ -32,8 +32,9 @@ def call(step):
     return HookCall(step, 100, False, lambda _: None, lambda: False)
 
 
-def test_earlier_parameters_weigh_less_and_the_weights_add_up_to_one():
-    hook = ParameterAverage(SHAPES, 0.8, 5)
+@pytest.mark.parametrize("decay", [0.8, 0.999999])
+def test_earlier_parameters_weigh_less_and_the_weights_add_up_to_one(decay):
+    hook = ParameterAverage(SHAPES, decay, 5)
     random = np.random.default_rng(0)
     state = TrainState(jnp.int32(0), {}, {}, {NAME: hook.create_section(jax.random.key(0))})
     seen = []
@@ -44,7 +45,7 @@ def test_earlier_parameters_weigh_less_and_the_weights_add_up_to_one():
         # A run that ends early saves the state from before; one that is made longer calls the hook again.
         assert before.sections[NAME].count == number - 1
         state = hook.run(state, call(5 * number)).state
-        weights = 0.8 ** np.arange(number)[::-1]
+        weights = decay ** np.arange(number)[::-1]
         expected = np.tensordot(weights / weights.sum(), np.stack(seen), 1)
         np.testing.assert_allclose(
             state.sections[NAME].parameters["kernel"], expected, rtol=1e-5, atol=1e-6
