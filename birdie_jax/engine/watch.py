@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -199,11 +200,15 @@ class Watch:
                 traceback.print_exception(kind, error, trace)
         with self._ending:
             text = without_secrets(str(error)) or type(error).__name__
-            print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
+            if isinstance(error, SystemExit):
+                # `command_line.refuse` has printed the reason.
+                text = f"it ended with {error.code}"
+            else:
+                print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
             failed = text.splitlines()[0][:1000]
             # If the first process hangs, its service does not answer.
             _finish_within(_REPORTING_SECONDS, lambda: self.processes.write("failed", failed))
-            self._exit(exit_status(error))
+            self._exit(_status_of(error))
 
     def _listen(self) -> None:
         for serial in itertools.count(1):
@@ -305,6 +310,15 @@ class Watch:
             time.sleep(5 * self._beat_seconds)
         sys.stdout.flush()
         os._exit(status)
+
+
+def _status_of(error: BaseException) -> int:
+    match error:
+        case SystemExit(code=int(code)):
+            return code
+        case KeyboardInterrupt():
+            return 128 + signal.SIGINT
+    return exit_status(error)
 
 
 def _finish_within(seconds: float, action: Callable[[], None]) -> bool:

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import os
 import time
 
 import pytest
 
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.watch import Limits, Watch
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage.workdir import Workdir
 
 
@@ -52,3 +54,28 @@ def test_the_slowest_process_is_named_where_it_costs_a_quarter_of_a_step(others,
         "process 1 delays the others: it works 0.9 s of each step of 1 s without waiting for its devices, "
     )
     assert warnings == [expected + "the median process 0.2 s"] * named
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (SystemExit(2), 2, ""),
+        (KeyboardInterrupt(), 130, "birdie_jax.train: KeyboardInterrupt\n"),
+        (ConfigError("config.seed: no"), 2, "birdie_jax.train: config.seed: no\n"),
+    ],
+)
+def test_a_process_of_several_ends_with_the_status_of_one(
+    tmp_path, monkeypatch, capsys, *, error, status, said
+):
+    class EndedError(Exception):
+        pass
+
+    def end(found):
+        raise EndedError(found)
+
+    monkeypatch.setattr(os, "_exit", end)
+    watch = Watch(Three((0.1, 0.1)), Limits(0.2, 600), Workdir(tmp_path), (ConfigError,))
+    with pytest.raises(EndedError, match=f"^{status}$"), watch:
+        raise error
+    watch._over.set()
+    assert capsys.readouterr().err == said
