@@ -86,11 +86,16 @@ def _table_of_answers(found: Mapping[str, Mapping[int, Answers]]) -> str:
     places = _places(found)
     cells = list(next(iter(next(iter(found.values())).values()))[places[0]])
     rows = [
-        [condition, str(seed), *(f"{answers[place][cell]:.0f}" for place in places for cell in cells)]
+        [
+            *(condition, str(seed)),
+            *(f"{deciding_score(answers, place):.0f}" for place in places),
+            *(f"{answers[place][cell]:.0f}" for place in places for cell in cells),
+        ]
         for condition, by_seed in found.items()
         for seed, answers in by_seed.items()
     ]
-    head = [f"question {place}, {cell.replace('_', ' ')}" for place in places for cell in cells]
+    head = [f"measure: question {place}" for place in places]
+    head += [f"question {place}, {cell.replace('_', ' ')}" for place in places for cell in cells]
     return rows_of_table(["condition", "seed", *head], rows)
 
 

@@ -71,7 +71,7 @@ def test_the_page_has_the_answers_by_place_and_the_interaction(study, tmp_path):
     study.write_page(page)
     text = page.read_text()
     assert (tmp_path / "page_direction_places.png").exists()
-    assert "| B128 | 21 | 60 | 62 | 60 | 52 | 54 | 52 | 40 | 42 | 40 |" in text
+    assert "| B128 | 21 | 61 | 53 | 41 | 60 | 62 | 60 | 52 | 54 | 52 | 40 | 42 | 40 |" in text
     after = seed_interval(np.array([30.0, 40.0]))
     interaction = seed_interval(np.array([28.0, 38.0]))
     row = f"| B128 less C64 | 2 | +35 ({after.low:+.0f} .. {after.high:+.0f}) | +2 (+2 .. +2) |"
