@@ -73,12 +73,10 @@ class MambaConfig(RecurrentConfig):
         """Check that `selective_scan` has the implementation, and that it is available for the platform."""
         chosen = model.scan_implementation
         check_implementation(require, "model.scan_implementation", chosen, IMPLEMENTATIONS, platform)
-        fits = chosen != "pallas_gpu" or self.state_size <= MAX_GPU_STATES
-        require(fits, "model.mamba.state_size", f"at most {MAX_GPU_STATES} with pallas_gpu")
-        most = max_tpu_states(model.dtype)
-        fits = chosen != "pallas_tpu" or self.state_size <= most
+        limits = {"pallas_gpu": MAX_GPU_STATES, "pallas_tpu": max_tpu_states(model.dtype)}
+        most = limits.get(chosen, self.state_size)
         allowed = f"xla, or empty, with a model.mamba.state_size of more than {most} in {model.dtype}"
-        require(fits, "model.scan_implementation", allowed)
+        require(self.state_size <= most, "model.scan_implementation", allowed)
 
 
 def real_s4d(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

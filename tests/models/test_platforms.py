@@ -83,27 +83,22 @@ def test_a_mesh_is_checked_for_the_platform_of_its_devices(name, implementation,
     )
 
 
-def test_more_states_than_the_gpu_kernel_supports_are_refused(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    model = replace(config_with("mamba", "pallas_gpu").model, sections=(MambaConfig(state_size=41),))
+@pytest.mark.parametrize(
+    ("platform", "dtype", "most"),
+    [("gpu", "bfloat16", 40), ("tpu", "bfloat16", 128), ("tpu", "float32", 64)],
+)
+def test_more_states_than_a_kernel_supports_are_refused(monkeypatch, platform, dtype, most):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    model = replace(config_with("mamba", f"pallas_{platform}").model, dtype=dtype)
+    check_platform(replace(model, sections=(MambaConfig(state_size=most),)), platform)
+    model = replace(model, sections=(MambaConfig(state_size=most + 1),))
     with pytest.raises(ConfigError) as error:
-        check_platform(model, "gpu")
+        check_platform(model, platform)
     assert str(error.value) == (
-        "config.model.mamba.state_size: found 41 for devices of gpu; allowed: at most 40 with pallas_gpu"
+        f"config.model.scan_implementation: found 'pallas_{platform}' for devices of {platform}; allowed: "
+        f"xla, or empty, with a model.mamba.state_size of more than {most} in {dtype}"
     )
-
-
-def test_more_states_than_the_tpu_kernel_supports_are_refused():
-    model = replace(config_with("mamba", "pallas_tpu").model, sections=(MambaConfig(state_size=128),))
-    check_platform(model, "tpu")
-    model = replace(model, dtype="float32")
-    with pytest.raises(ConfigError) as error:
-        check_platform(model, "tpu")
-    assert str(error.value) == (
-        "config.model.scan_implementation: found 'pallas_tpu' for devices of tpu, not attached; allowed: "
-        "xla, or empty, with a model.mamba.state_size of more than 64 in float32"
-    )
-    assert for_platform(model, "tpu") == replace(model, scan_implementation="")
+    assert for_platform(model, platform) == replace(model, scan_implementation="")
 
 
 def test_fields_of_other_mixers_are_not_checked():
