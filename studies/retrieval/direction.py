@@ -140,5 +140,5 @@ def direction_figures(results: Results) -> Iterator[tuple[str, Figure]]:
     axes.set_xlabel("place of the question")
     axes.set_ylabel("answers exactly right, 8 and 16 entries (%)")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=4, fontsize="x-small")
     yield "places", figure
