@@ -29,7 +29,13 @@ from studies.progress import seconds_of
 from studies.runner import main
 from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
 from studies.steering_policies import STEERING
-from studies.tables import mean_over_seeds, rows_of_table, section
+from studies.tables import (
+    HEAD_OF_PREDICTIONS,
+    cells_of_predictions,
+    mean_over_seeds,
+    rows_of_table,
+    section,
+)
 
 EVERY_STEPS = 16
 SEEDS = (5, 6, 7, 8)
@@ -270,22 +276,10 @@ def _table_of_predictions(results: Results) -> str:
     """Return predicted and earned rewards of mixtures, of the contenders with a critic; "" without any."""
     rows = []
     for run, result in results.items():
-        if result.get("predicted_reward") is None:
-            continue
-        pairs = np.array(
-            [
-                pair
-                for pair in zip(result["predicted_reward"], result["earned_reward"], strict=True)
-                if None not in pair
-            ],
-            np.float64,
-        )
-        predicted, earned = pairs[len(pairs) // 2 :].mean(axis=0)
-        correlation = np.corrcoef(pairs.T)[0, 1]
-        cells = [f"{correlation:.2f}", f"{predicted:+.2f}", f"{earned:+.2f}"]
-        rows.append([run.contender, str(run.seed), *cells])
-    head = ["contender", "seed", "correlation over decisions"]
-    return rows_of_table([*head, "predicted, mean of the second half", "earned"], rows) if rows else ""
+        if result.get("predicted_reward") is not None:
+            cells = cells_of_predictions(result["predicted_reward"], result["earned_reward"])
+            rows.append([run.contender, str(run.seed), *cells])
+    return rows_of_table(["contender", "seed", *HEAD_OF_PREDICTIONS], rows) if rows else ""
 
 
 def _probability(values: Mapping[int, float], reference: Mapping[int, float]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.evaluation_record import Interval
 
+HEAD_OF_PREDICTIONS = ("correlation over decisions", "predicted, mean of the second half", "earned")
 _HOUR = 3600.0
 
 
@@ -44,6 +45,16 @@ def mean_over_seeds(values: Sequence[float], form: str, unit: str = "") -> str:
         return mean
     interval = seed_interval(np.array(values))
     return f"{mean} ({interval.low:{form}} .. {interval.high:{form}})"
+
+
+def cells_of_predictions(predicted: Sequence[float], earned: Sequence[float]) -> list[str]:
+    """Return the correlation of predicted rewards with earned ones of the same mixtures, and both means.
+
+    The means are those of the second half of the decisions.
+    """
+    both = np.array([predicted, earned])
+    means = both[:, both.shape[1] // 2 :].mean(axis=1)
+    return [f"{np.corrcoef(both)[0, 1]:.2f}", *(f"{mean:+.2f}" for mean in means)]
 
 
 def hours(seconds: float) -> str:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from birdie_jax.config import parse_config
+from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD
 from birdie_jax.models.layer_stacks import make_mixer
 from studies.class_objective import class_of_arm, losses_of_classes
 from studies.figure_style import series_colour, series_marker
@@ -30,7 +31,13 @@ from studies.seed_statistics import (
     median_time,
     paired_log_rank,
 )
-from studies.tables import mean_over_seeds, rows_of_table, section
+from studies.tables import (
+    HEAD_OF_PREDICTIONS,
+    cells_of_predictions,
+    mean_over_seeds,
+    rows_of_table,
+    section,
+)
 
 _HALF, _CELL = 0.5, "entries_2"
 _SIZE = (8.0, 5.0)
@@ -138,6 +145,8 @@ def worth_tables(scale: Scale, results: Results) -> list[str]:
     }
     if _have_losses(found):
         sections["Final validation losses by class, means over seeds, nats"] = _table_of_losses(found)
+    if predictions := _table_of_predictions(results):
+        sections["Rewards that the critic predicts, and that are earned"] = predictions
     return [section(title, table) for title, table in sections.items()]
 
 
@@ -213,6 +222,22 @@ def _table_of_losses(found: Mapping[Run, Outcome]) -> str:
         for condition, _, outcomes in _by_condition(found)
     ]
     return rows_of_table(["condition", *(name.replace("_", " ") for name in classes)], rows)
+
+
+def _table_of_predictions(results: Results) -> str:
+    """Return predicted and earned rewards of mixtures, of the runs with a critic; "" without any."""
+    rows = []
+    for run, result in results.items():
+        decisions = result["pretraining"].get("mixture", [])
+        predicted, earned = (
+            [decision[name] for decision in decisions if name in decision]
+            for name in (PREDICTED_REWARD, EARNED_REWARD)
+        )
+        if predicted:
+            # A mixture is predicted when it is chosen, and has earned its reward at the next decision.
+            title = PROCEDURES[run.procedure].title
+            rows.append([title, str(run.seed), *cells_of_predictions(predicted, earned)])
+    return rows_of_table(["condition", "seed", *HEAD_OF_PREDICTIONS], rows) if rows else ""
 
 
 def _table_of_means(found: Mapping[Run, Outcome]) -> str:

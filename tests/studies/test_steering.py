@@ -118,8 +118,7 @@ def test_controls_use_the_shares_of_the_best_policy(study):
 
 
 def test_predicted_and_earned_rewards_are_compared():
-    """The first decision has no prediction. Of the other four, the last two are the second half."""
-    one = {"predicted_reward": [None, 1.0, 2.0, 3.0, 5.0], "earned_reward": [9.0, -1.0, -2.0, -3.0, -5.0]}
+    one = {"predicted_reward": [1.0, 2.0, 3.0, 5.0], "earned_reward": [-1.0, -2.0, -3.0, -5.0]}
     results = {Run("small", "published", 5): one, Run("small", "pairs", 5): {"predicted_reward": None}}
     table = steering._table_of_predictions(results).splitlines()
     assert table[2:] == ["| published | 5 | -1.00 | +4.00 | -4.00 |"]

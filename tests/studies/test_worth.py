@@ -16,7 +16,7 @@ from studies.retrieval.plans import PROCEDURES, Run, runs_of
 from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
-from studies.retrieval.worth import numbers_of_state, outcome_of
+from studies.retrieval.worth import _table_of_predictions, numbers_of_state, outcome_of
 from tests.studies.written_verbs import WrittenVerbs
 
 TEXT = "corpus.jsonl"
@@ -179,3 +179,18 @@ def test_shares_that_nobody_searched_cost_what_steering_costs():
 
     assert cost("uniform") == cost("untuned") == pytest.approx(cost("steered"), rel=5e-3)
     assert cost("steered") == cost("published") > 1.2 * cost("best_fixed")
+
+
+def test_a_mixture_is_compared_with_the_reward_of_the_next_decision():
+    decisions = [
+        {"bandit/predicted_reward": 3.0},
+        {"bandit/predicted_reward": 2.0, "bandit/earned_reward": -3.0},
+        {"bandit/predicted_reward": 1.0, "bandit/earned_reward": -2.0},
+        {"bandit/earned_reward": -1.0},
+    ]
+    published = Run("verdict", "gated_ssm_plus", "published", 30)
+    results = {published: {"pretraining": {"mixture": decisions}}}
+    assert _table_of_predictions(results).splitlines()[2:] == [
+        "| published policy | 30 | -1.00 | +1.50 | -1.50 |"
+    ]
+    assert _table_of_predictions({published: {"pretraining": {"mixture": decisions[-1:]}}}) == ""
