@@ -93,9 +93,11 @@ def _places(tokens: Int[np.ndarray, " tokens"], tokenizer: Tokenizer) -> Iterato
 
 def _names(text: str) -> Iterator[tuple[str, int]]:
     """Yield the identifiers of Python code in their order, and the index of their first character."""
-    starts = np.cumsum([0, *(len(line) for line in text.splitlines(keepends=True))])
+    # These are the lines that `tokenize` counts; `splitlines` also ends one at a form feed.
+    lines = list(io.StringIO(text))
+    starts = np.cumsum([0, *map(len, lines)])
     try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        for token in tokenize.generate_tokens(iter(lines).__next__):
             row, column = token.start
             name = token.string
             is_name = token.type == tokenize.NAME and not keyword.iskeyword(name)

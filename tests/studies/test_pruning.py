@@ -284,15 +284,16 @@ def measure(amplitude):
 """
 
 
-def tokens_of_code(amount):
+def tokens_of_code(amount, comment):
     """Return a tokenizer, and the tokens of a function whose argument is read again after a filler."""
     code = CODE.format(filler="\n    ".join(f"value = {number}" for number in range(amount)))
     tokenizer = train_tokenizer([code] * 4, vocab_size=308)
-    return tokenizer, tokenizer.encode(code)
+    return tokenizer, tokenizer.encode(comment + code)
 
 
-def test_windows_end_with_an_identifier_that_is_far_back():
-    tokenizer, tokens = tokens_of_code(20)
+@pytest.mark.parametrize("comment", ["", "# a form feed: \f", "# a line separator: \u2028"])
+def test_windows_end_with_an_identifier_that_is_far_back(comment):
+    tokenizer, tokens = tokens_of_code(20, comment)
     far = Identifiers(nearest=100, farthest=240, least_gain=0.2)
     windows = identifier_windows(iter([tokens]), tokenizer, far, context=240, continuation=1)
     (window,) = windows.tokens
