@@ -128,7 +128,8 @@ def measured(
 
 def _measured_task(folder: Path, name: str, more_metrics: MoreMetrics | None) -> dict[str, Any]:
     record = json.loads((folder / f"{name}.json").read_text())
-    lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    # Text would also be split at separators within an answer, such as U+2028.
+    lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_bytes().splitlines()]
     # Leave out names: they hold paths, which differ between machines.
     questions = [[line[part] for part in ("prompt", "references", "weight", "groups")] for line in lines]
     if more_metrics is not None:

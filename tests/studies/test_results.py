@@ -14,6 +14,7 @@ from studies.results import read_result, read_results, result_file, write_result
 from studies.runner import choose_runs
 from studies.small_mixtures import SmallMixtures
 from studies.verbs import StudyError
+from studies.workdirs import measured
 
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
 
@@ -109,3 +110,20 @@ def test_a_page_that_differs_is_named_with_its_line(tmp_path, monkeypatch):
     assert difference(chosen).endswith("small: lacks its marks")
     none = dataclasses.replace(chosen, results=tmp_path)
     assert "no recorded results" in difference(none)
+
+
+def test_answers_may_have_separators_of_lines(tmp_path):
+    folder = tmp_path / "evaluations/00000007"
+    folder.mkdir(parents=True)
+    answer = {
+        "prompt": "a\u2028b",
+        "references": ["c\x85"],
+        "weight": 1.0,
+        "groups": {},
+        "metrics": {"f1": 1},
+    }
+    (folder / "copying.jsonl").write_text(2 * (json.dumps(answer, ensure_ascii=False) + "\n"))
+    record = {"task": "copying", "settings": {}, "main_metric": "f1", "refused": []}
+    (folder / "copying.json").write_text(json.dumps(record))
+    found = measured(tmp_path, 7, ["copying"])
+    assert found is not None and found["copying"]["scores"] == {"f1": [1, 1]}
