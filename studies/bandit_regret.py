@@ -178,13 +178,13 @@ class BanditRegret(Study[Scale, Run]):
                     {problem: [pair[kind] for pair in pairs] for problem, pairs in best.items()}
                     for kind in range(2)
                 )
-                return Outcome({"schedule": schedules, "constant": constants})
+                return Outcome({"schedule": schedules, "constant": constants}, [self.folder(run)])
             config = bandit_config(CONTENDERS[run.contender])
             losses = {
                 problem: [run_policy(config, each, seed) for seed, each in enumerate(of)]
                 for problem, of in instances.items()
             }
-        return Outcome({"config": dataclasses.asdict(config), "losses": losses})
+        return Outcome({"config": dataclasses.asdict(config), "losses": losses}, [self.folder(run)])
 
     def tables(self, results: Results) -> list[str]:
         """Return the regret of every contender on every problem."""

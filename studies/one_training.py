@@ -36,4 +36,4 @@ class OneTraining(Study[AnyScale, AnyRun]):
             for command in self.commands_left(run):
                 self.run_verb(command, log)
         found = {"settings": self._settings(run), **read_decisions(self.pretrained(run))}
-        return Outcome(found, [self.pretrained(run)])
+        return Outcome(found, [self.folder(run)])

@@ -203,7 +203,7 @@ class Recall(Study[Scale, Run]):
         """Train a model, and measure it on unseen sequences."""
         del log
         with clock.stage("training"):
-            return Outcome(train(self.scale, run))
+            return Outcome(train(self.scale, run), [self.folder(run)])
 
     def tables(self, results: Results) -> list[str]:
         """Return the recall of each mixer and size at its best rate, and at every rate by seed."""

@@ -59,7 +59,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         found: the measurements, in the form of `results.write_result`.
-        disposable: the folders that are not needed after the result is written.
+        disposable: the folders that are not needed after the result is written. They include the run's
+            folder if nothing in it can be reused, because its clock would add this run to the next one.
     """
 
     found: Mapping[str, Any]

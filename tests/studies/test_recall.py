@@ -77,6 +77,7 @@ def test_the_page_has_a_line_for_each_run(tmp_path):
     study = Recall(SMOKE, tmp_path / "results", tmp_path / "workdirs", "")
     run = next(run for run in study.runs() if run.mixer == "gated_ssm_plus")
     study.finish(run)
+    assert not study.folder(run).exists()
     (result,) = study.read_results().values()
     assert 0 <= result["recalled"] <= 1
     assert [step for step, _ in result["curve"]] == [1, 2, 3, 4]
