@@ -222,9 +222,12 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         missing = sum(run not in results for run in planned)
         if missing:
             command = ["python", "-m", f"studies.{self.name}", f"--scale={self.scale.name}"]
-            if self.text and self.text != self.default_text(self.scale):
+            default = self.default_text(self.scale)
+            recorded = {result["text"]["text"] for result in results.values() if "text" in result}
+            if self.text and self.text != default:
                 command.append(f"--text={self.text}")
-            elif self.has_text and not self.text:
+            elif self.has_text and (default is None or recorded - {default}):
+                # The missing runs need the text of the others, which has another path on each machine.
                 command.append("--text=corpus.jsonl")
             command.append(f"--results={self.results}")
             parts.append(

@@ -11,6 +11,7 @@ import pytest
 from studies import pages
 from studies.pages import RECORDED, difference, in_repository, recorded
 from studies.results import read_result, read_results, result_file, write_result
+from studies.retrieval.study import Retrieval
 from studies.runner import choose_runs
 from studies.small_mixtures import SmallMixtures
 from studies.verbs import StudyError
@@ -110,6 +111,20 @@ def test_a_page_that_differs_is_named_with_its_line(tmp_path, monkeypatch):
     assert difference(chosen).endswith("small: lacks its marks")
     none = dataclasses.replace(chosen, results=tmp_path)
     assert "no recorded results" in difference(none)
+
+
+class NoTables(Retrieval):
+    def tables(self, results):
+        return []
+
+
+def test_missing_runs_are_run_on_the_text_of_the_others(tmp_path):
+    """The command has no --text only if the results are of the text that a scale has without it."""
+    study = NoTables(NoTables.scales["smoke"], tmp_path, tmp_path, "stdlib")
+    run, *_ = study.runs()
+    for recorded_text, flag in (("stdlib", ""), ("/data/corpus.jsonl", " --text=corpus.jsonl")):
+        text = study.page_text({run: {"text": {"text": recorded_text}}}, [])
+        assert f"python -m studies.retrieval --scale=smoke{flag} --results={tmp_path}\n" in text
 
 
 def test_answers_may_have_separators_of_lines(tmp_path):
