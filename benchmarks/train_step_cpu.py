@@ -153,7 +153,7 @@ def encoder(model):
     from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
     from studies.encoders.config import get_config
 
-    given = get_config(f"small,{model},0")
+    given = get_config(f"small_tuned,{model},0")
 
     def make_batch(vocab_size):
         rows, length = given.batching.rows, given.batching.length

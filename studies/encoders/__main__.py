@@ -1,7 +1,7 @@
 """What are gates and state-space layers worth in an encoder? Runs all of the study, or a part.
 
-    python -m studies.encoders --scale=small --text=corpus.jsonl --results=results/encoders
-    python -m studies.encoders --scale=small --text=corpus.jsonl --results=results/encoders --list
+    python -m studies.encoders --scale=small_tuned --text=corpus.jsonl --results=results/encoders
+    python -m studies.encoders --scale=small_tuned --text=corpus.jsonl --results=results/encoders --list
 
 Each run is pre-trained by masked LM, measured, and fine-tuned on six tasks over a grid. --text: JSON lines
 with the fields `text` and `source`, one document each. You can stop the study at any instant; the same

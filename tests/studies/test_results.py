@@ -1,8 +1,10 @@
 """Tests reading and writing of results, and the pages made from recorded results."""
 
 import dataclasses
+import importlib
 import json
 import lzma
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +113,15 @@ def test_a_page_that_differs_is_named_with_its_line(tmp_path, monkeypatch):
     assert difference(chosen).endswith("small: lacks its marks")
     none = dataclasses.replace(chosen, results=tmp_path)
     assert "no recorded results" in difference(none)
+
+
+@pytest.mark.parametrize("study", dict.fromkeys(study for study, *_ in RECORDED))
+def test_the_docstring_of_a_command_names_scales_of_the_study(study):
+    module = importlib.import_module(f"studies.{study.name}")
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"studies.{study.name}.__main__")
+    named = re.findall(r"--scale=(\w+)", module.__doc__)
+    assert named and set(named) <= set(study.scales)
 
 
 class NoTables(Retrieval):
