@@ -18,6 +18,7 @@ from studies.retrieval.conditions import (
     measures_of,
     result_of,
     scores_of,
+    tasks_at,
 )
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
 from studies.retrieval.measuring import SQUAD
@@ -66,6 +67,13 @@ def all_tables(results: Results) -> list[str]:
 def _mean(measure: Measure, scored: Scored) -> str:
     mean = mean_with_interval(scored).mean
     return f"{mean:.3f}" if measure.metric == _BITS else f"{percentage(mean):.1f}"
+
+
+def _answered(result: Mapping[str, Any], measure: Measure) -> str:
+    """Return how many questions a model answers; empty if it refuses none as too long."""
+    tasks = [tasks_at(result, measure.place)[name] for name in measure.tasks]
+    answered, refused = (sum(len(t["weights"]) for t in tasks), sum(t["refused"] for t in tasks))
+    return f" ({answered:,} of {answered + refused:,} questions)" if refused else ""
 
 
 def _interval(measure: Measure, interval: Interval) -> str:
@@ -137,7 +145,11 @@ def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
         [
             condition.title,
             str(len(seeds)),
-            *(_mean(measure, scores_of(results, condition, seeds, measure)) for measure in measures),
+            *(
+                _mean(measure, scores_of(results, condition, seeds, measure))
+                + _answered(result_of(results, condition, seeds[0]), measure)
+                for measure in measures
+            ),
         ]
         for condition, seeds in conditions_of(results).items()
     ]
