@@ -8,6 +8,7 @@ It runs no training, and takes a few minutes of one core.
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -62,10 +63,15 @@ def difference(chosen: Study[Any, Any]) -> str:
     part, end, _ = rest.partition(f"<!-- end {chosen.name}.{scale} -->")
     if not begin or not end:
         return f"{page}: {scale}: lacks its marks"
-    tables = "\n\n".join(chosen.tables(results)).splitlines()
-    for number, (wanted, found) in enumerate(zip(tables, part.splitlines(), strict=False)):
+    tables, lines = "\n\n".join(chosen.tables(results)).splitlines(), part.splitlines()
+    for number, (wanted, found) in enumerate(itertools.zip_longest(tables, lines[: len(tables)])):
         if wanted != found:
             return f"{page}: {scale}, line {number + 1}: found {found!r}; recorded: {wanted!r}"
+    after = next(filter(None, lines[len(tables) :]), "![")
+    if not after.startswith(("![", "### Not run: ")):
+        return (
+            f"{page}: {scale}: found {after!r} after the last table; allowed: a figure, or the missing runs"
+        )
     planned = list(chosen.runs())
     missing = len(set(planned) - set(results))
     if (f"Not run: {missing} of {len(planned)}" in part) != (missing > 0):

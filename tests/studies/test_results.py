@@ -109,6 +109,13 @@ def test_a_page_that_differs_is_named_with_its_line(tmp_path, monkeypatch):
     assert difference(chosen) == ""
     copy.write_text(page.replace(cell, cell + " 1"))
     assert "small, line" in difference(chosen) and f"recorded: {cell!r}" in difference(chosen)
+    before, rest = page.split(f"{cell}\n", 1)
+    end = "<!-- end small_mixtures.small -->"
+    copy.write_text(before + end + rest.partition(end)[2])
+    assert f"found None; recorded: {cell!r}" in difference(chosen)
+    last = chosen.tables(chosen.read_results())[0].splitlines()[-1]
+    copy.write_text(page.replace(last, f"{last}\n{last}"))
+    assert difference(chosen).endswith("allowed: a figure, or the missing runs")
     copy.write_text(page.replace("<!-- end", "<!-- the end"))
     assert difference(chosen).endswith("small: lacks its marks")
     none = dataclasses.replace(chosen, results=tmp_path)
