@@ -61,8 +61,11 @@ def main():
 
 def measure(model, options):
     """Return the lines of the table for a model."""
-    workers = {form: start(model, form, options.steps) for form in options.forms}
-    compiling = {form: json.loads(worker.stdout.readline()) for form, worker in workers.items()}
+    workers, compiling = {}, {}
+    for form in options.forms:
+        workers[form] = start(model, form, options.steps)
+        # The next form starts after this line, so no two compile at once.
+        compiling[form] = json.loads(workers[form].stdout.readline())
     turns = {form: [] for form in workers}
     for _ in range(options.rounds):
         for form, worker in workers.items():
