@@ -8,8 +8,8 @@ each encoder, with 24 steps and a decision every 8 steps. It also has the checks
 run exports. Each model trains in one process, in two processes with two devices each, and in one process
 that is killed and resumed.
 
-Compare only records of the same machine, because another processor can add in another order. The script
-takes 40 minutes on two cores.
+Compare only records of the same machine, because another processor can add in another order. If a version
+lacks a model, name the others with --models. A model takes about three minutes on two cores.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from birdie_jax.storage.metric_lines import is_clocked
 MODELS = {
     **dict.fromkeys(("gated_ssm", "gated_ssm_mlp", "gated_ssm_plus", "hawk", "hawk_mlp"), "tiny"),
     **dict.fromkeys(("birdie_ssm", "transformer", "griffin", "mamba"), "tiny"),
+    **dict.fromkeys(("mamba2", "gated_deltanet"), "tiny"),
     **dict.fromkeys(("bigs", "stack_attention", "stack_ssm", "gated_attention"), "bigs_tiny"),
 }
 SETTINGS = (

@@ -1,10 +1,18 @@
-"""Benchmarks name the scale of a study that exists, and compile one form of a step at a time."""
+"""Benchmarks name the models and the scale that exist, and compile one form of a step at a time."""
 
 import argparse
 import io
 import json
 
-from benchmarks import train_step_cpu
+from benchmarks import recorded_runs, train_step_cpu
+from birdie_jax.models import language_model_names
+from birdie_jax.models.registry import model_names
+
+
+def test_every_language_model_is_recorded():
+    of_tiny = {name for name, preset in recorded_runs.MODELS.items() if preset == "tiny"}
+    assert of_tiny == set(language_model_names())
+    assert set(recorded_runs.MODELS) <= set(model_names())
 
 
 def test_an_encoder_has_the_configuration_of_the_study():
