@@ -48,9 +48,9 @@ def expected_seconds(runs: Sequence[ListedRun]) -> dict[str, float]:
     return {run.name: median(took.get(run.title, every)) for run in runs if run.seconds is None}
 
 
-def runs_table(runs: Sequence[ListedRun]) -> Table:
+def runs_table(runs: Sequence[ListedRun], expected: Mapping[str, float]) -> Table:
     """Return a table of finished and unfinished runs, with the expected time of the unfinished ones."""
-    table, expected = Table(box=None, pad_edge=False), expected_seconds(runs)
+    table = Table(box=None, pad_edge=False)
     for title in ("run", "state", "time", "what"):
         table.add_column(title, justify="right" if title == "time" else "left")
     for run in runs:

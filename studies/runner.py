@@ -192,19 +192,23 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         """Print a table of runs; for a single unfinished run, also the commands that it still needs."""
         results = self.read_results()
         left = {run: list(self.commands_left(run)) for run in runs if run not in results}
-        listed = [
-            ListedRun(
+        every = {
+            run: ListedRun(
                 run.name,
                 self.title(run),
                 seconds_of(results[run]) if run in results else None,
                 len(left.get(run, ())),
             )
-            for run in runs
-        ]
-        Console(width=_WIDTH, highlight=False, soft_wrap=True).print(runs_table(listed))
-        expected = expected_seconds(listed)
-        if len(expected) > 1:
-            print(f"{len(expected)} runs left: about {duration(sum(expected.values()))}")
+            for run in self.runs()
+        }
+        expected = expected_seconds([*every.values()])
+        table = runs_table([every[run] for run in runs], expected)
+        Console(width=_WIDTH, highlight=False, soft_wrap=True).print(table)
+        if left and not expected:
+            print("The duration of a run is unknown: no run of this scale has finished.")
+        elif len(left) > 1:
+            seconds = sum(expected[run.name] for run in left)
+            print(f"{len(left)} runs left: about {duration(seconds)}")
         if len(runs) == 1:
             for command in left.get(runs[0], ()):
                 print(command)

@@ -21,12 +21,17 @@ def write_page(study, folder):
     return page.read_text()
 
 
-def test_no_policy_is_better_than_the_best_schedule(tmp_path):
+def test_no_policy_is_better_than_the_best_schedule(tmp_path, capsys):
     study = BanditRegret(BanditRegret.scales["smoke"], tmp_path / "results", tmp_path / "workdirs", "")
+    unfinished = [run for run in study.runs() if run.contender == "staged"]
+    study.print_list(unfinished)
+    assert "unknown: no run of this scale has finished" in capsys.readouterr().out
     for run in study.runs():
         if run.contender in ("oracle", "fixed", "uniform"):
             study.finish(run)
     assert not any(study.folder(run).exists() for run in study.runs())
+    study.print_list(unfinished)
+    assert "left  about " in capsys.readouterr().out, "the other runs show how long it takes"
     table = regrets(study.read_results())
     assert set(table) == {"best constant mixture", "fixed", "uniform"}
     for by_problem in table.values():

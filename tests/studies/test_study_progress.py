@@ -9,7 +9,7 @@ import time
 from rich.console import Console
 
 from studies import verbs
-from studies.progress import ListedRun, Progress, runs_table, seconds_of
+from studies.progress import ListedRun, Progress, expected_seconds, runs_table, seconds_of
 from studies.verbs import Clock
 
 NOON = datetime.datetime(2026, 1, 1, 12)
@@ -41,7 +41,7 @@ def test_the_table_shows_finished_and_unfinished_runs():
         ListedRun("c.0", "", None, 2),
     ]
     text = io.StringIO()
-    Console(file=text, width=100).print(runs_table(runs))
+    Console(file=text, width=100).print(runs_table(runs, expected_seconds(runs)))
     assert [line.split() for line in text.getvalue().splitlines()] == [
         ["run", "state", "time", "what"],
         ["a.0", "finished", "1", "min", "30", "s", "causal", "LM"],
