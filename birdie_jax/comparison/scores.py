@@ -138,7 +138,7 @@ def _signed(value: float) -> str:
 
 
 def evaluation_rows(sides: Sequence[Side]) -> list[Row]:
-    """Return rows for the newest evaluations of each name that several sides have.
+    """Return rows for the newest evaluations of each name that several sides have, if they have scores.
 
     Differences between single runs are paired by question, and between several runs by seed.
 
@@ -157,6 +157,8 @@ def _shared_evaluations(sides: Sequence[Side]) -> list[str]:
 def _rows_of_evaluation(sides: Sequence[Side], name: str) -> Iterator[Row]:
     records = [[_record(run, name) for run in side.runs] for side in sides]
     known = [record for of_side in records for record in of_side if record is not None]
+    if not known:
+        return
     other = next((why for one in known if (why := _other_measurement(one, known[0]))), "")
     paired = [{} if other else _paired(sides, records, number) for number in range(1, len(sides))]
     for metric in known[0].metrics:
@@ -187,7 +189,8 @@ def _other_measurement(record: EvaluationRecord, first: EvaluationRecord) -> str
 
 
 def _record(run: RunRecord, name: str) -> EvaluationRecord | None:
-    return next((record for record in run.evaluations if record.name == name), None)
+    """Return a run's evaluation; None if it has none, or one without scores, such as of predictions."""
+    return next((record for record in run.evaluations if record.name == name and record.metrics), None)
 
 
 def _metric(record: EvaluationRecord | None, metric: str) -> float:

@@ -141,6 +141,25 @@ def test_evaluations_with_other_metrics_have_no_difference(folder):
     assert row.differences[0].remark == "other metrics of the task"
 
 
+def test_evaluations_without_scores_have_no_rows(folder):
+    """Such as predictions for a leaderboard."""
+    paths = [folder / "mixture/run_a", folder / "causal/run_a"]
+    task = make_task("glue", {"dataset": "cola", "path": "cola", "split": "test"}, "task")
+    for path in paths:
+        write_evaluation(path, task, {1}, metrics=())
+    assert evaluation_rows(read_sides(paths)) == []
+
+
+def test_an_evaluation_with_scores_on_one_side_has_no_difference(folder):
+    """All questions were too long for the first model."""
+    paths = [folder / "mixture/run_a", folder / "causal/run_a"]
+    task = make_task("jsonl", {"path": "q.jsonl"}, "task")
+    write_evaluation(paths[0], task, {1}, metrics=())
+    write_evaluation(paths[1], task, set(range(15)))
+    row = next(row for row in evaluation_rows(read_sides(paths)) if row.name == "asked: exact match")
+    assert [row.cells[0].text, row.cells[1].text, row.differences[0].text] == ["–", "0.5", "–"]
+
+
 def test_damaged_answers_are_named(folder):
     task = make_task("jsonl", {"path": "q.jsonl"}, "task")
     paths = [folder / "mixture/run_a", folder / "causal/run_a"]
