@@ -249,7 +249,9 @@ def host_pipeline(run: ResolvedRun, needed: float | None) -> Measured:
     except (BirdieError, OSError) as error:
         return Measured(what, None, None, "thousand positions/s", str(error))
     settings = row_settings(config)
-    batches, history = endless_rows(text.train, run.mixture, settings)
+    # The arms of a run with corpora name those that they read; here all read the one text.
+    arms = tuple(replace(arm, corpora=()) for arm in run.mixture.arms)
+    batches, history = endless_rows(text.train, replace(run.mixture, arms=arms), settings)
     next(batches)
     begin, made = time.perf_counter(), 0
     while time.perf_counter() - begin < _HOST_SECONDS:

@@ -1,10 +1,17 @@
 """Figures of devices, their expected values, and the table of both."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
-from birdie_jax.device_check.rates import Measured, store
+from birdie_jax.config import parse_config
+from birdie_jax.device_check import rates
+from birdie_jax.device_check.rates import Measured, host_pipeline, store
 from birdie_jax.device_check.scans import CheckedScan
 from birdie_jax.device_check.table import as_json, as_text
+from birdie_jax.resolve import resolve_run
+from tests.micro_config import get_config
 
 
 def test_a_share_is_measured_over_expected():
@@ -28,6 +35,29 @@ def test_a_failing_store_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     (failed,) = store(str(tmp_path / "file"), 0)
     assert failed.found is None and failed.is_low and "file" in failed.advice
+
+
+def test_arms_that_read_a_corpus_are_measured_on_the_one_text(tmp_path, monkeypatch):
+    source = tmp_path / "source.jsonl"
+    lines = [json.dumps({"text": f"text {number} and its words " * 40}) for number in range(40)]
+    source.write_text("\n".join(lines))
+    config = get_config("fixed")
+    config.data.cache_dir = str(tmp_path)
+    config.data.corpora = {name: {"source": "stdlib"} for name in ("web", "code")}
+    config.objectives.arms = {
+        "web_lm": {"objective": "causal_lm", "corpora": "web"},
+        "copies": {"objective": "copying"},
+    }
+    prepare_text = rates.prepare_text
+
+    def prepare_small(config, *others):
+        data = replace(config.data, source=str(source), vocab_size=300, validation_fraction=0.3)
+        return prepare_text(replace(config, data=data), *others)
+
+    monkeypatch.setattr(rates, "prepare_text", prepare_small)
+    monkeypatch.setattr(rates, "_HOST_SECONDS", 0.05)
+    found = host_pipeline(resolve_run(parse_config(config), 640), needed=None)
+    assert found.found and found.found > 0 and not found.is_low
 
 
 def test_text_and_json():
