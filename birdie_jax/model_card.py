@@ -49,13 +49,14 @@ def model_card(
     parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
     metrics = read_metrics(files, []) if exists(files.metrics) else None
     kind = "fine-tuning run" if config.finetune.stages else "run"
+    average = "averaged over training and " if model.average else ""
     parts = [
         # The publisher of a model chooses its license.
         f"---\nlibrary_name: {'transformers' if for_transformers else 'birdie-jax'}\nlicense: unknown\n"
         f"tags: [birdie-jax, state-space-model, {config.model.name}]\n---",
         f"# {name}",
-        f"A {config.model.name} of {parameters:,} parameters, saved at step {model.step:,} of the {kind} "
-        f"{files.root.name}{_amount(model, metrics)}.",
+        f"A {config.model.name} of {parameters:,} parameters, {average}saved at step {model.step:,} of the "
+        f"{kind} {files.root.name}{_amount(model, metrics)}.",
         _OPENED_BY_TRANSFORMERS.format(name=name, auto=_auto_class(config.model))
         if for_transformers
         else f"```bash\npython -m birdie_jax.generate --model={name} --prompt='...'\n```",
@@ -66,7 +67,7 @@ def model_card(
         "## Losses",
         _losses(metrics, model.step),
         "## Evaluations",
-        _evaluations([one for one in read_evaluations(files) if one.model.step == model.step]),
+        _evaluations(_evaluations_of(model, files)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -235,9 +236,15 @@ def _losses(metrics: MetricsTable | None, step: int) -> str:
     return _table(("loss", "step", "nats a token"), rows) if rows else "The run recorded no losses."
 
 
+def _evaluations_of(model: TrainedModel, files: Workdir) -> list[EvaluationRecord]:
+    """Return the evaluations of the model's parameters; its step may have others, of an average."""
+    of_step = read_evaluations(files, model.step)
+    # The hash takes time, because it reads all parameters.
+    own = model.identify().parameters_sha256 if of_step else ""
+    return [record for record in of_step if record.model.parameters_sha256 == own]
+
+
 def _evaluations(records: Sequence[EvaluationRecord]) -> str:
-    if not records:
-        return "No evaluation of this step is recorded; `python -m birdie_jax.evaluate` makes one."
     rows = [
         (
             record.name,
@@ -249,6 +256,8 @@ def _evaluations(records: Sequence[EvaluationRecord]) -> str:
         for record in records
         for metric, interval in record.metrics.items()
     ]
+    if not rows:
+        return "No evaluation of this model is recorded; `python -m birdie_jax.evaluate` makes one."
     return _table(("task", "metric", "mean", "95 % interval", "answers"), rows)
 
 

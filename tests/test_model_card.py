@@ -15,6 +15,7 @@ from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Inter
 from birdie_jax.model_card import model_card
 from birdie_jax.objectives import mixture_from_arms
 from birdie_jax.start_recorder import StartRecorder, describe_program
+from birdie_jax.text import Tokenizer
 from birdie_jax.trained_model import TrainedModel
 from tests.micro_config import get_config
 
@@ -23,13 +24,19 @@ from tests.micro_config import get_config
 def model():
     config = parse_config(get_config("fixed"))
     params = {"a": np.zeros((30, 40)), "b": np.zeros(34)}
-    return TrainedModel("runs/a", 8, config, None, params, None, ())
+    # The card reads only its hash, as a part of the model's identity.
+    tokenizer = Tokenizer.__new__(Tokenizer)
+    tokenizer.sha256 = ""
+    return TrainedModel("runs/a", 8, config, None, params, tokenizer, ())
 
 
-def record(step):
+def write_evaluation(workdir, model, name):
     metrics = {"accuracy|all": Interval(0.25, 0.125, 0.5)}
-    evaluated = EvaluatedModel("runs/a", step, "", "", "")
-    return EvaluationRecord(1, f"copy{step}", "copy", {}, "accuracy", evaluated, 1600, [], metrics, {}, 1.0)
+    evaluated = EvaluatedModel(model.name, model.step, "", model.identify().parameters_sha256, "")
+    record = EvaluationRecord(1, name, "copy", {}, "accuracy", evaluated, 1600, [], metrics, {}, 1.0)
+    file = workdir.evaluation(model.step, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record.to_json()))
 
 
 def test_a_run_without_records(tmp_path, model):
@@ -41,7 +48,7 @@ def test_a_run_without_records(tmp_path, model):
     assert "| mixture | tiny |" in card
     assert "The run did not record its devices." in card
     assert "## Losses\n\nThe run recorded no losses." in card
-    assert "No evaluation of this step is recorded" in card
+    assert "No evaluation of this model is recorded" in card
     card = model_card(tmp_path / "runs" / "a", model, "out", for_transformers=True)
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert 'model = AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in card
@@ -54,9 +61,7 @@ def test_the_card_shows_the_records(tmp_path, model):
         start.announce(jax.make_mesh((1,), ("data",)), "")
         start.note_outcome("completed", 8)
     for step in (4, 8):
-        file = workdir.evaluation(step, f"copy{step}")
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(record(step).to_json()))
+        write_evaluation(workdir, model._replace(step=step), f"copy{step}")
     lines = [{"step": step, "loss": 9 - step / 2, "arm/copy/validation_loss": 2.5} for step in (2, 8, 10)]
     workdir.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     card = model_card(tmp_path, model, "out")
@@ -66,6 +71,19 @@ def test_the_card_shows_the_records(tmp_path, model):
     assert "| copy8 | accuracy\\|all | 0.25 | 0.125 .. 0.5 | 1,600 |" in card
     assert "copy4" not in card
     assert "| arm/copy/validation_loss | 8 | 2.5 |\n| loss | 8 | 5 |" in card
+
+
+def test_the_card_shows_the_evaluations_of_its_own_parameters(tmp_path, model):
+    """A later step has the same evaluation, and this step that of an average."""
+    workdir = Workdir(tmp_path)
+    average = model._replace(params=jax.tree.map(lambda leaf: leaf + 1, model.params), average=True)
+    for one, name in ((model, "copy"), (model._replace(step=12), "copy"), (average, "copy_average")):
+        write_evaluation(workdir, one, name)
+    card = model_card(tmp_path, model, "out")
+    assert "| copy | accuracy" in card and "copy_average" not in card and "averaged" not in card
+    card = model_card(tmp_path, average, "out")
+    assert "| copy_average | accuracy" in card and "| copy |" not in card
+    assert "1,234 parameters, averaged over training and saved at step 8 of" in card
 
 
 def test_a_damaged_record_is_named(tmp_path, model):

@@ -103,8 +103,12 @@ def read_samples(files: Workdir) -> SamplesRecord | None:
 _SCORES = ".json"
 
 
-def read_evaluations(files: Workdir) -> tuple[EvaluationRecord, ...]:
-    """Return the newest evaluation of each name, by name.
+def read_evaluations(files: Workdir, step: int | None = None) -> tuple[EvaluationRecord, ...]:
+    """Return the newest evaluation of each name, or the one of a step, by name.
+
+    Args:
+        files: the workdir of the run.
+        step: the train step of the evaluated models; None: for each name, the newest.
 
     Raises:
         RecordError: a file is damaged or cannot be read; the message names it.
@@ -115,8 +119,9 @@ def read_evaluations(files: Workdir) -> tuple[EvaluationRecord, ...]:
     except OSError as error:
         raise RecordError(f"{files.evaluations}: cannot be listed: {error}") from error
     for path in sorted(names):
-        step, _, name = path.partition("/")
-        if step.isdigit() and name.endswith(_SCORES) and "/" not in name:
+        folder, _, name = path.partition("/")
+        is_wanted = folder.isdigit() and (step is None or int(folder) == step)
+        if is_wanted and name.endswith(_SCORES) and "/" not in name:
             newest[name] = path
     records = []
     for _, path in sorted(newest.items()):
