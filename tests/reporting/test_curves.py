@@ -78,6 +78,8 @@ def test_wall_time_of_a_run_without_time_use_sums_what_its_clock_shows():
     [
         (page_text.count(1_403_000_000), "1.4 B"),
         (page_text.count(9_999), "9,999"),
+        (page_text.count(999_400_000), "999 M"),
+        (page_text.count(999_981_056), "1,000 M"),
         (page_text.count(NAN), "–"),
         (page_text.duration(59.96), "60.0 s"),
         (page_text.duration(7_325.0), "2 h 2 min"),
