@@ -22,7 +22,7 @@ BLOCK_SIZES = (512, 256, 128)
 
 
 def fits(length: int) -> bool:
-    """Return whether the kernel supports sequences of `length` tokens."""
+    """Return whether sequences of `length` tokens need no padding for the kernel."""
     return length % BLOCK_SIZES[-1] == 0
 
 
@@ -38,6 +38,8 @@ def packed_splash_attention(
 ) -> Float[Array, "rows length heads width"]:
     """Return attention under `birdie_jax.models.attention.packed_mask`, on the devices of the mesh.
 
+    Rows are padded to a multiple of 128 tokens.
+
     Args:
         query: the queries; `heads / kv_heads` adjacent heads share a key and a value.
         key: the keys, not yet scaled.
@@ -48,14 +50,17 @@ def packed_splash_attention(
         interpret: whether to run in the interpreter, on any platform.
 
     Raises:
-        ValueError: the length is not a multiple of 128, or `bidirectional` has a window: the kernel
-            supports one bound per query.
+        ValueError: `bidirectional` has a window: the kernel supports one bound per query.
     """
-    length, _, width = query.shape[1:]
-    if not fits(length):
-        raise ValueError(f"splash attention: length must be a multiple of 128; found {length}")
     if bidirectional and window:
         raise ValueError(f"splash attention: found a window of {window} and bidirectional; allowed: 0")
+    own_length, _, width = query.shape[1:]
+    # Initialisation reads one token, and evaluation rows of any length.
+    fill = -own_length % BLOCK_SIZES[-1]
+    length = own_length + fill
+
+    def filled(x: Array, value: int = 0) -> Array:
+        return jnp.pad(x, ((0, 0), (0, fill), *[(0, 0)] * (x.ndim - 2)), constant_values=value)
 
     def attend_row(projected, segments, last):
         query, key, value = projected
@@ -68,14 +73,19 @@ def packed_splash_attention(
         attended = cast(Array, one(*by_head, segment_ids=segment_ids))
         return jnp.swapaxes(attended, 0, 1)
 
-    arguments = ((query, key, value), own_segments(layout), last_visible(layout))
+    # The tokens that fill the last block see one another, and no other token sees them.
+    arguments = (
+        tuple(map(filled, (query, key, value))),
+        filled(own_segments(layout), -1 - own_length),
+        filled(last_visible(layout), own_length),
+    )
     attend = logical_shard_map(
         jax.vmap(attend_row),
         arguments,
         in_axes=[("rows", None, "inner"), ("rows",), ("rows",)],
         out_axes=("rows", None, "inner"),
     )
-    return attend(*arguments)
+    return attend(*arguments)[:, :own_length]
 
 
 def last_visible(layout: Layout) -> TokenIds:

@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig, packed_mask
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.splash import last_visible, packed_splash_attention
 from tests.models.conftest import tiered
@@ -74,11 +77,31 @@ def test_last_visible_is_the_end_of_the_context_or_the_token_itself(layout):
     assert (last[2, 215:] == LENGTH - 1).all()
 
 
-def test_a_length_without_whole_blocks_is_refused():
-    layout = packed_layout(jnp.ones((1, 100), jnp.int32), jnp.ones((1, 100), bool))
-    x = jnp.zeros((1, 100, 2, WIDTH))
-    with pytest.raises(ValueError, match="length must be a multiple of 128; found 100"):
-        packed_splash_attention(x, x, x, layout, bidirectional=True)
+@pytest.mark.parametrize("bidirectional", tiered({True}, [True, False]))
+def test_a_row_without_whole_blocks_has_the_values_of_attention_with_a_mask(bidirectional):
+    segments = jnp.asarray([[1] * 60 + [0] * 3 + [2] * 35 + [0] * 2], jnp.int32)
+    context = jnp.asarray([[True] * 40 + [False] * 23 + [True] * 35 + [False] * 2])
+    layout = packed_layout(segments, context)
+    query, key, value = jax.random.normal(jax.random.key(0), (3, *segments.shape, 2, WIDTH))
+    kernel = partial(packed_splash_attention, bidirectional=bidirectional, interpret=True)
+    mask = packed_mask(layout, bidirectional)[:, None]
+    np.testing.assert_allclose(
+        quick_jit(kernel)(query, key, value, layout),
+        jax.nn.dot_product_attention(query, key, value, mask=mask),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_parameters_are_created_with_the_kernel():
+    """Initialisation reads a single token."""
+    config = ModelConfig(
+        name="transformer",
+        layers=1,
+        features=16,
+        sections=(AttentionConfig(heads=4, implementation="splash"),),
+    )
+    assert "blocks" in parameter_shapes(build_model(config, 384))
 
 
 def test_a_window_with_a_bidirectional_context_is_refused(layout):
