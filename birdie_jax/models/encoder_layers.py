@@ -13,6 +13,7 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layers import matmul
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
+from birdie_jax.models.rematerialisation import MLP_PROJECTION, PROJECTION
 
 SMALL = nn.initializers.normal(0.02)
 """The initial weights of a task's pooler (Devlin et al. 2018)."""
@@ -48,6 +49,7 @@ class Dense(nn.Module):
         dtype: the type of the matrix product.
         init: the initial weights; biases start at 0.
         hidden: whether another layer reads y.
+        remat_name: the name of the product for rematerialisation.
     """
 
     features: int
@@ -55,6 +57,7 @@ class Dense(nn.Module):
     dtype: jnp.dtype
     init: nn.initializers.Initializer
     hidden: bool = True
+    remat_name: str = PROJECTION
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
@@ -67,13 +70,13 @@ class Dense(nn.Module):
         channels = "inner" if self.axes[1] == "inner" else None
         policy = ParameterPolicy((channels,), weight_decay=False, compute_dtype=self.dtype)
         bias = parameter(self, "bias", nn.initializers.zeros_init(), (self.features,), policy)
-        y = matmul(x.astype(self.dtype), gathered(kernel, self.axes)) + bias
+        y = matmul(x.astype(self.dtype), gathered(kernel, self.axes), self.remat_name) + bias
         return constrained(y, "rows", "length", channels) if y.ndim == 3 else y
 
 
-def dense(features: int, name: str, config: ModelConfig) -> Dense:
+def dense(features: int, name: str, config: ModelConfig, *, remat_name: str = PROJECTION) -> Dense:
     """Return the map `name` from the residual stream to channels that `tensor` divides."""
-    return _dense_of_block(features, ("features", "inner"), name, config)
+    return _dense_of_block(features, ("features", "inner"), name, config, remat_name)
 
 
 def output_dense(name: str, config: ModelConfig) -> Dense:
@@ -81,9 +84,11 @@ def output_dense(name: str, config: ModelConfig) -> Dense:
     return _dense_of_block(config.features, ("inner", "features"), name, config)
 
 
-def _dense_of_block(features: int, axes: tuple[str, str], name: str, config: ModelConfig) -> Dense:
+def _dense_of_block(
+    features: int, axes: tuple[str, str], name: str, config: ModelConfig, remat_name: str = PROJECTION
+) -> Dense:
     init = nn.initializers.normal(config.section(EncoderConfig).kernel_deviation)
-    return Dense(features, axes, jnp.dtype(config.dtype), init, name=name)
+    return Dense(features, axes, jnp.dtype(config.dtype), init, remat_name=remat_name, name=name)
 
 
 def gelu(config: ModelConfig, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
@@ -103,8 +108,9 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Activations) -> Activations:
         """Map each token independently."""
-        hidden = gelu(self.config, dense(self.config.mlp_features, "in", self.config)(x))
-        return output_dense("out", self.config)(hidden)
+        config = self.config
+        inner = dense(config.mlp_features, "in", config, remat_name=MLP_PROJECTION)
+        return output_dense("out", config)(gelu(config, inner(x)))
 
 
 class SelfAttention(nn.Module):

@@ -120,6 +120,14 @@ def test_remat_does_not_change_the_results(name, make, packed):
     assert costs[0] < costs[levels.index("dots")] < costs[-1]
 
 
+@pytest.mark.slow
+def test_level_mixer_computes_the_inner_width_of_an_encoders_mlp_again(make, packed):
+    (_, dots), (_, mixer) = (
+        gradient_of("stack_attention", remat, make, packed) for remat in ("dots", "mixer")
+    )
+    assert mixer > dots
+
+
 @pytest.mark.parametrize(
     "name", tiered({"gated_ssm_plus"}, [*BY_MIXER.values(), "bigs", "stack_attention"])
 )
