@@ -10,7 +10,7 @@ random order of twelfths of the run (permuted). A run takes 8 to 40 minutes of o
 --text: any value of config.data.source.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -252,6 +252,16 @@ class Steering(OneTraining[Scale, Run]):
         yield "shares", figure
 
 
+def mean_losses(results: Results, contender: str) -> dict[str, float]:
+    """Return the mean over seeds of the last loss of every class."""
+    of_seeds = [
+        losses_of_classes(dict(zip(result["arms"], result["validation_loss"][-1], strict=True)))
+        for run, result in results.items()
+        if run.contender == contender
+    ]
+    return {name: float(np.mean([losses[name] for losses in of_seeds])) for name in of_seeds[0]}
+
+
 def _halves(shares: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     split = [np.array_split(each, 2) for each in shares]
     return [first for first, _ in split], [second for _, second in split]
@@ -259,15 +269,10 @@ def _halves(shares: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray
 
 def _table_of_classes(results: Results) -> str:
     """Return the means over seeds of the last losses of every class."""
-    rows = []
-    for contender in objectives(results):
-        of_seeds = [
-            losses_of_classes(dict(zip(result["arms"], result["validation_loss"][-1], strict=True)))
-            for run, result in results.items()
-            if run.contender == contender
-        ]
-        means = [np.mean([losses[name] for losses in of_seeds]) for name in of_seeds[0]]
-        rows.append([contender, *(f"{mean:.3f}" for mean in means)])
+    rows = [
+        [contender, *(f"{mean:.3f}" for mean in mean_losses(results, contender).values())]
+        for contender in objectives(results)
+    ]
     names = dict.fromkeys(class_of_arm().values())
     return rows_of_table(["contender", *(name.replace("_", " ") for name in names)], rows)
 
@@ -284,15 +289,25 @@ def _table_of_predictions(results: Results) -> str:
 
 def _probability(values: Mapping[int, float], reference: Mapping[int, float]) -> str:
     """Return p of a paired t-test, and its product with the number of steering policies (Bonferroni)."""
-    paired = [value - reference[seed] for seed, value in values.items() if seed in reference]
+    paired = differences(values, reference)
     if len(paired) < 2:
         return ""
-    p = float(scipy.stats.ttest_1samp(paired, 0).pvalue)
+    p = probability(paired)
     return f"{p:.2g}, {min(1.0, p * len(STEERING)):.2g}"
 
 
+def probability(paired: Sequence[float]) -> float:
+    """Return p of a t-test that the mean of paired differences is 0."""
+    return float(scipy.stats.ttest_1samp(paired, 0).pvalue)
+
+
+def differences(values: Mapping[int, float], reference: Mapping[int, float]) -> list[float]:
+    """Return how far values are above those of the same seeds."""
+    return [value - reference[seed] for seed, value in values.items() if seed in reference]
+
+
 def _difference(values: Mapping[int, float], reference: Mapping[int, float]) -> str:
-    paired = [value - reference[seed] for seed, value in values.items() if seed in reference]
+    paired = differences(values, reference)
     return mean_over_seeds(paired, "+.3f") if paired and values is not reference else ""
 
 

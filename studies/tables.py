@@ -1,7 +1,7 @@
 """Markdown tables, and cells that several studies share."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,14 +47,30 @@ def mean_over_seeds(values: Sequence[float], form: str, unit: str = "") -> str:
     return f"{mean} ({interval.low:{form}} .. {interval.high:{form}})"
 
 
-def cells_of_predictions(predicted: Sequence[float], earned: Sequence[float]) -> list[str]:
-    """Return the correlation of predicted rewards with earned ones of the same mixtures, and both means.
+class Predictions(NamedTuple):
+    """How the predicted rewards of mixtures compare with the earned ones.
 
-    The means are those of the second half of the decisions.
+    Attributes:
+        correlation: their correlation over decisions.
+        predicted: the mean prediction of the second half of the decisions.
+        earned: the mean earned reward of the same half.
     """
+
+    correlation: float
+    predicted: float
+    earned: float
+
+
+def compare_predictions(predicted: Sequence[float], earned: Sequence[float]) -> Predictions:
+    """Compare predicted rewards with earned ones of the same mixtures."""
     both = np.array([predicted, earned])
-    means = both[:, both.shape[1] // 2 :].mean(axis=1)
-    return [f"{np.corrcoef(both)[0, 1]:.2f}", *(f"{mean:+.2f}" for mean in means)]
+    return Predictions(float(np.corrcoef(both)[0, 1]), *both[:, both.shape[1] // 2 :].mean(axis=1))
+
+
+def cells_of_predictions(predicted: Sequence[float], earned: Sequence[float]) -> list[str]:
+    """Return the cells of `compare_predictions`."""
+    found = compare_predictions(predicted, earned)
+    return [f"{found.correlation:.2f}", f"{found.predicted:+.2f}", f"{found.earned:+.2f}"]
 
 
 def hours(seconds: float) -> str:

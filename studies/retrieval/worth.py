@@ -295,7 +295,8 @@ def _pairs(
     return [by_seed[first][seed] for seed in common], [by_seed[second][seed] for seed in common]
 
 
-def _times(outcomes: Sequence[Outcome]) -> Times:
+def times_of(outcomes: Sequence[Outcome]) -> Times:
+    """Return the median times of the outcomes of runs."""
     return censored([one.median for one in outcomes], outcomes[0].cap)
 
 
@@ -305,7 +306,7 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
         before, after = _pairs(found, first, second)
         if len(before) < 2:
             continue
-        times = _times(before), _times(after)
+        times = times_of(before), times_of(after)
         reached = [int(one.reached.sum()) for one in times]
         count = len(before)
         rows.append(
