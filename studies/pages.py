@@ -1,9 +1,10 @@
 """Makes the tables and figures of the pages of docs/measurements from the recorded results, or checks them.
 
     python -m studies.pages            # writes all tables and figures
-    python -m studies.pages --check    # compares the tables; names the pages that differ, with status 1
+    python -m studies.pages --check    # compares; names the pages that differ, with status 1
 
-It runs no training, and takes a few minutes of one core.
+--check compares every table, and the figures in the prose of the sections that
+`studies/statements/settings.py` lists. It runs no training, and takes a few minutes of one core.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from studies.recall import Recall
 from studies.retrieval.study import Retrieval
 from studies.runner import Study
 from studies.small_mixtures import SmallMixtures
+from studies.statements.check import all_statements, differences_in_prose
 from studies.steering import Steering
 from studies.verbs import REPOSITORY
 
@@ -53,9 +55,9 @@ def recorded(study: type[Study[Any, Any]], scale: str, folder: str) -> Study[Any
     return study(study.scales[scale], MEASUREMENTS / folder, Path("unused"), "")
 
 
-def difference(chosen: Study[Any, Any]) -> str:
+def difference(chosen: Study[Any, Any], results: Mapping[Any, Mapping[str, Any]]) -> str:
     """Return how the tables of a page differ from those of the recorded results; "" if they do not."""
-    results, scale = chosen.read_results(), chosen.scale.name
+    scale = chosen.scale.name
     page = MEASUREMENTS / chosen.page_of(chosen.scale)
     if not results:
         return f"{page}: {scale}: no recorded results in {chosen.results}"
@@ -95,17 +97,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="compare the tables, and write nothing")
+    parser.add_argument("--check", action="store_true", help="compare tables and prose, and write nothing")
     check = parser.parse_args().check
-    differences = []
+    differences: list[str] = []
+    records: dict[tuple[str, str], Mapping[Any, Mapping[str, Any]]] = {}
     with in_repository():
         for study, scale, folder in RECORDED:
             chosen = recorded(study, scale, folder)
             if not check:
                 chosen.write_page(MEASUREMENTS / study.page_of(chosen.scale))
                 continue
-            differences.append(difference(chosen))
+            records[study.name, scale] = chosen.read_results()
+            differences.append(difference(chosen, records[study.name, scale]))
             print(differences[-1] or f"{study.page_of(chosen.scale)}: {scale}: as recorded", flush=True)
+        if check:
+            statements = all_statements(records)
+            differences += (found := list(differences_in_prose(statements)))
+            print("\n".join(found) or f"{len(statements)} statements in prose: as recorded")
     sys.exit(1 if any(differences) else 0)
 
 

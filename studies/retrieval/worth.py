@@ -224,17 +224,23 @@ def _table_of_losses(found: Mapping[Run, Outcome]) -> str:
     return rows_of_table(["condition", *(name.replace("_", " ") for name in classes)], rows)
 
 
+def rewards_of(result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Return the predicted and the earned reward of each mixture; both are empty without a critic."""
+    # A mixture is predicted when it is chosen, and has earned its reward at the next decision.
+    decisions = result["pretraining"].get("mixture", [])
+    predicted, earned = (
+        [decision[name] for decision in decisions if name in decision]
+        for name in (PREDICTED_REWARD, EARNED_REWARD)
+    )
+    return predicted, earned
+
+
 def _table_of_predictions(results: Results) -> str:
     """Return predicted and earned rewards of mixtures, of the runs with a critic; "" without any."""
     rows = []
     for run, result in results.items():
-        decisions = result["pretraining"].get("mixture", [])
-        predicted, earned = (
-            [decision[name] for decision in decisions if name in decision]
-            for name in (PREDICTED_REWARD, EARNED_REWARD)
-        )
+        predicted, earned = rewards_of(result)
         if predicted:
-            # A mixture is predicted when it is chosen, and has earned its reward at the next decision.
             title = PROCEDURES[run.procedure].title
             rows.append([title, str(run.seed), *cells_of_predictions(predicted, earned)])
     return rows_of_table(["condition", "seed", *HEAD_OF_PREDICTIONS], rows) if rows else ""

@@ -1,0 +1,1 @@
+"""The figures in the prose of pages, as statements that the recorded results determine."""

@@ -1,0 +1,47 @@
+"""The covered sections, and their figures that no statement computes, with the reason."""
+
+from studies.statements.statement import Setting
+
+# The page and the heading of each section; "" is the whole page. The results of `direction` join with a
+# subject of their own when its runs are done.
+SECTIONS = (
+    ("README.md", "# birdie-jax"),
+    ("README.md", "## Limits"),
+    ("docs/what_birdie_does.md", ""),
+    ("docs/which_mixer.md", "## Recall"),
+    ("docs/measurements/retrieval.md", "# Measurements: does Birdie's pre-training teach retrieval?"),
+    ("docs/measurements/retrieval.md", "## What the mixture is worth: results"),
+    ("docs/measurements/retrieval.md", "## Wider steps of fine-tuning: results"),
+    ("docs/measurements/retrieval.md", "## Which memory retrieves: results"),
+    ("docs/measurements/retrieval.md", "## Whether steering pays: results"),
+    ("docs/measurements/steering.md", "# Measurements: does steering pay?"),
+    ("docs/measurements/steering.md", "## Results: the grid"),
+    ("docs/measurements/steering.md", "## Results: contenders"),
+    ("docs/measurements/steering.md", "## Results: the search"),
+)
+SETTINGS = (
+    Setting(r"95 %", "the level of all intervals"),
+    Setting(r"4,000 steps", "the cap of fine-tuning in `worth` and later scales"),
+    Setting(r"rows of 4 x (128|320)|rate of 0\.002", "of the fine-tunings in `studies.retrieval.scales`"),
+    Setting(
+        r"every 50 steps|validation of 64 questions", "of the fine-tunings in `studies.retrieval.scales`"
+    ),
+    Setting(r"Asked for [24] numbers|Asked for [24],", "the sizes of the questions"),
+    Setting(r"After 1,000 steps", "the length of the runs of `studies.recall`"),
+    Setting(r"(at least|within) 10 (points )?(were|was) predicted", "a prediction in the rules"),
+    Setting(r"(below|includes) 0\b", "zero"),
+    Setting(r"Proxies 0 and 1|those of seed 5|seed 15 of two controls", "names of runs"),
+    Setting(r"EMNLP 2024|Figure 1|34B tokens at 1\.4B", "of the papers"),
+    Setting(r"110M, 400M and 1\.4B|\(110M parameters\)|v5p \(1\.4B\)", "the sizes of presets"),
+    Setting(r"1\.[13] times", "docs/measurements/matrix_state.md has the measurement and the plan"),
+    Setting(r"still write 40 %", "`studies.retrieval.language_targets` counts it; no record"),
+    Setting(r"have 12 % of the target tokens", "arms.json of a run, which is not recorded"),
+    Setting(
+        r"70 % of the loss|96 % of the examples", "the definitions of mixtures in `studies.small_mixtures`"
+    ),
+    Setting(r"4\.1M tokens|some 1,000 steps", "trials before the runs that count, without a record"),
+    Setting(
+        r"J is off by 0\.024|and by 0\.095 without|off by 0\.72|instead of 0\.(093|94)",
+        "tests/studies/test_mixture_search.py has the first; the others are of the law before its limit",
+    ),
+)
