@@ -19,7 +19,7 @@ from studies.retrieval.tables import table_of_runs
 from studies.tables import mean_over_seeds, rows_of_table, section
 
 _DECIDING_CELLS = ("entries_8", "entries_16")
-_AFTER, _BEFORE = "after", "before"
+AFTER, BEFORE = "after", "before"
 _DIFFERENCES = (("B128", "C64"), ("B128", "C128"), ("B64", "C64"), ("C128", "C64"))
 _SIZE = (7.0, 4.0)
 
@@ -106,7 +106,7 @@ def _table_of_differences(found: Mapping[str, Mapping[int, Answers]]) -> str:
         by_place = {place: differences(found, first, second, place) for place in places}
         if not by_place[places[0]]:
             continue
-        interaction = [a - b for a, b in zip(by_place[_AFTER], by_place[_BEFORE], strict=True)]
+        interaction = [a - b for a, b in zip(by_place[AFTER], by_place[BEFORE], strict=True)]
         rows.append(
             [
                 f"{first} less {second}",

@@ -2,8 +2,7 @@
 
 from studies.statements.statement import Setting
 
-# The page and the heading of each section; "" is the whole page. The results of `direction` join with a
-# subject of their own when its runs are done.
+# The page and the heading of each section; "" is the whole page.
 SECTIONS = (
     ("README.md", "# birdie-jax"),
     ("README.md", "## Limits"),
@@ -13,6 +12,7 @@ SECTIONS = (
     ("docs/measurements/retrieval.md", "## What the mixture is worth: results"),
     ("docs/measurements/retrieval.md", "## Wider steps of fine-tuning: results"),
     ("docs/measurements/retrieval.md", "## Which memory retrieves: results"),
+    ("docs/measurements/retrieval.md", "## When reading direction matters: results"),
     ("docs/measurements/retrieval.md", "## Whether steering pays: results"),
     ("docs/measurements/steering.md", "# Measurements: does steering pay?"),
     ("docs/measurements/steering.md", "## Results: the grid"),
@@ -28,7 +28,15 @@ SETTINGS = (
     ),
     Setting(r"Asked for [24] numbers|Asked for [24],", "the sizes of the questions"),
     Setting(r"After 1,000 steps", "the length of the runs of `studies.recall`"),
-    Setting(r"(at least|within) 10 (points )?(were|was) predicted", "a prediction in the rules"),
+    Setting(
+        r"(at least|within) 10 (points )?(were|was) predicted|at (least 20|most 5) were predicted",
+        "a prediction in the rules",
+    ),
+    Setting(
+        r"128 or 64 channels|(both ways|causally), (128|64)|128 channels in two|above 64 that|half of 64|"
+        r"state of 64 channels|books of 8 and 16 entries, in",
+        "the sizes of models and books of `direction`",
+    ),
     Setting(r"(below|includes) 0\b", "zero"),
     Setting(r"Proxies 0 and 1|those of seed 5|seed 15 of two controls", "names of runs"),
     Setting(r"EMNLP 2024|Figure 1|34B tokens at 1\.4B", "of the papers"),
