@@ -58,8 +58,9 @@ start() {
         keeper=$!
         status=0
         wait "$child" || status=$?
-        # A command may end before the keeper has its own group.
+        # A command may end before the keeper has its own group. Until it is gone, the command counts as running.
         kill -- "-$keeper" 2>/dev/null || kill "$keeper" 2>/dev/null
+        wait "$keeper" 2>/dev/null
         bash launch/tpu_worker.sh keep
         echo "$status" >"$0/status"' "$state" "$@" </dev/null >>"$state/log" 2>&1 &
     while [ ! -f "$state/status" ] && ! running; do sleep 0.1; done

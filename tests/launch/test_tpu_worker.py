@@ -100,7 +100,10 @@ def test_stop_kills_what_does_not_end(worker, tmp_path):
 def test_logs_of_all_starts_are_kept(worker, tmp_path, status):
     kept = tmp_path / "run" / "logs"
     for word in ("first", "second"):
-        worker("start", str(kept), *program(tmp_path, f"print('{word}'); raise SystemExit({status})"))
+        started = worker(
+            "start", str(kept), *program(tmp_path, f"print('{word}'); raise SystemExit({status})")
+        )
+        assert started.stdout == ""
         assert worker("follow", "+1").returncode == status
         assert worker("status").stdout == f"status {status}\n"
         # Names have seconds.
