@@ -133,5 +133,15 @@ def pretraining_record(workdir: Path) -> dict[str, Any]:
     }
 
 
+def rewards_of(result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Return the predicted and the earned reward of each mixture; without a critic, none is predicted."""
+    # A mixture is predicted when it is chosen, and has earned its reward at the next decision.
+    decisions = result["pretraining"].get("mixture", [])
+    predicted, earned = (
+        [decision[name] for decision in decisions if name in decision] for name in _REWARDS
+    )
+    return predicted, earned
+
+
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, _DIGITS) for name, value in values.items()}

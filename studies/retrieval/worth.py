@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from birdie_jax.config import parse_config
-from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD
 from birdie_jax.models.layer_stacks import make_mixer
 from studies.class_objective import class_of_arm, losses_of_classes
 from studies.figure_style import series_colour, series_marker
@@ -21,7 +20,7 @@ from studies.retrieval.conditions import Condition, Results, conditions_of, task
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
 from studies.retrieval.plans import DEFAULT_MODEL, LANGUAGE, PROCEDURES, Run, Scale
-from studies.retrieval.pretraining import pretraining_config
+from studies.retrieval.pretraining import pretraining_config, rewards_of
 from studies.retrieval.tables import table_of_runs
 from studies.seed_statistics import (
     Times,
@@ -222,17 +221,6 @@ def _table_of_losses(found: Mapping[Run, Outcome]) -> str:
         for condition, _, outcomes in _by_condition(found)
     ]
     return rows_of_table(["condition", *(name.replace("_", " ") for name in classes)], rows)
-
-
-def rewards_of(result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """Return the predicted and the earned reward of each mixture; both are empty without a critic."""
-    # A mixture is predicted when it is chosen, and has earned its reward at the next decision.
-    decisions = result["pretraining"].get("mixture", [])
-    predicted, earned = (
-        [decision[name] for decision in decisions if name in decision]
-        for name in (PREDICTED_REWARD, EARNED_REWARD)
-    )
-    return predicted, earned
 
 
 def _table_of_predictions(results: Results) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 from studies.class_objective import GROUPS, class_of_arm
 from studies.mixture_grid import GRID
 from studies.mixture_search import PROXIES
+from studies.retrieval.pretraining import rewards_of
 from studies.retrieval.scales import SCALES
-from studies.retrieval.worth import rewards_of
 from studies.statements.figures import (
     Gap,
     J,
