@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgba
 from birdie_jax.reporting.palette import LIGHT
 from birdie_jax.reporting.plots import spread
 
-_MARKERS = "osD^vPX"
+MARKERS = "osD^vPX"
 _LABEL_POINTS = 9.0
 
 
@@ -49,7 +49,7 @@ def series_area(number: int) -> tuple[float, float, float, float]:
 
 def series_marker(number: int) -> str:
     """Return the marker of a series."""
-    return _MARKERS[number // len(LIGHT) % len(_MARKERS)]
+    return MARKERS[number // len(LIGHT) % len(MARKERS)]
 
 
 def label_ends(axes: Axes, labels: Sequence[tuple[str, float, str]]) -> None:

@@ -15,7 +15,7 @@ from matplotlib.ticker import StrMethodFormatter
 from birdie_jax.config import parse_config
 from birdie_jax.models.layer_stacks import make_mixer
 from studies.class_objective import class_of_arm, losses_of_classes
-from studies.figure_style import series_colour, series_marker
+from studies.figure_style import MARKERS, series_colour, series_marker
 from studies.retrieval.conditions import Condition, Results, conditions_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
@@ -368,15 +368,24 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
 
 
 def _styled(scale: Scale, results: Results) -> Iterator[tuple[Run, Outcome, dict[str, Any]]]:
-    """Yield each run with its outcome and its style; the first dot of a condition has its title."""
-    conditions, titles, titled = list(conditions_of(results)), _titles_of(results), set()
+    """Yield each run with its outcome and its style; the first dot of a condition has its title.
+
+    With several models, each has a colour, and each procedure a marker.
+    """
+    titles, titled = _titles_of(results), set()
+    models, procedures = (list(dict.fromkeys(names)) for names in zip(*titles, strict=True))
     for run, result in results.items():
         condition = Condition(run.model, run.procedure)
-        number, title = conditions.index(condition), titles[condition]
+        number = procedures.index(run.procedure)
         style = {"marker": series_marker(number), "color": series_colour(number), "linestyle": "none"}
-        label = "" if title in titled else title
+        if len(models) > 1:
+            style |= {
+                "marker": MARKERS[number % len(MARKERS)],
+                "color": series_colour(models.index(run.model)),
+            }
+        label = "" if condition in titled else titles[condition]
         yield run, outcome_of(result, scale.phonebook_tuning.steps), {**style, "label": label}
-        titled.add(title)
+        titled.add(condition)
 
 
 def _draw_states(scale: Scale, results: Results) -> Figure:
