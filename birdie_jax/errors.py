@@ -258,12 +258,12 @@ def nearest_first(found: object, names: Iterable[str]) -> str:
 
     Args:
         found: the value of the user.
-        names: the allowed names; names that are not similar keep their order.
+        names: the allowed names; names that are not similar keep their order. '' is shown in quotes.
     """
     known = list(names)
     # The time of a comparison grows with the product of the lengths.
     near = difflib.get_close_matches(found[:_MAX_CHARACTERS], known) if isinstance(found, str) else []
-    return ", ".join(dict.fromkeys([*near, *known]))
+    return ", ".join(name or "''" for name in dict.fromkeys([*near, *known]))
 
 
 def one_line(text: str, max_characters: int = 2000) -> str:

@@ -95,7 +95,7 @@ def test_default_is_usable_and_round_trips():
         ("model.birdie_ssm.input_activation", "relu", "'relu'; allowed: tanh, sigmoid, gelu, identity"),
         (
             *("model.attention.implementation", "flash"),
-            "'flash'; allowed: , xla, cudnn, splash, splash_interpret",
+            "'flash'; allowed: splash, '', xla, cudnn, splash_interpret",
         ),
         (
             *("data.corpora", {"a": {"source": "b", "weight": 0.0}}),
@@ -155,6 +155,15 @@ def test_heads_that_do_not_divide_are_refused_for_models_with_heads(section, fie
     harmless = default_config()
     change(harmless, name="gated_ssm")
     assert to_dict(parse_config(harmless))["model"][section].items() >= fields.items()
+
+
+def test_a_share_that_binary_fractions_cannot_express_is_accepted():
+    """0.55 of 40 channels is 22.000000000000004 as a float."""
+    config = default_config()
+    config.model.update(
+        {"name": "transformer", "features": 80, "attention": {"heads": 2, "rotary_share": 0.55}}
+    )
+    assert parse_config(config).model.section(AttentionConfig).rotary_share == 0.55
 
 
 def test_a_kernel_is_refused_for_decays_by_channel():

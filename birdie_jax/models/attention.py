@@ -1,5 +1,6 @@
 """The Transformer's sequence mixer: attention within packed samples, unmasked on the context."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase, RotaryShare, WindowOrNone
+from birdie_jax.errors import nearest_first
 from birdie_jax.models.axes import may_run_on_tpu, must_divide
 from birdie_jax.models.key_value_cache import KeyValueCache
 from birdie_jax.models.layers import output_projection, projection
@@ -83,8 +85,8 @@ class AttentionConfig(MixerConfig):
 
     def check_fields(self, require: Require) -> None:
         """Check each field by itself."""
-        known = self.implementation in IMPLEMENTATIONS
-        require(known, "model.attention.implementation", ", ".join(IMPLEMENTATIONS))
+        allowed = nearest_first(self.implementation, IMPLEMENTATIONS)
+        require(self.implementation in IMPLEMENTATIONS, "model.attention.implementation", allowed)
 
     @property
     def has_attention(self) -> bool:
@@ -98,7 +100,8 @@ class AttentionConfig(MixerConfig):
         require(features % (2 * self.heads) == 0, "model.attention.heads", allowed)
         turned = self.rotary_share * (features // self.heads)
         allowed = f"a share that is an even number of the {features // self.heads} channels of a head"
-        require(turned >= 2 and turned % 2 == 0, "model.attention.rotary_share", allowed)
+        whole = math.isclose(turned, round(turned)) and round(turned) >= 2 and round(turned) % 2 == 0
+        require(whole, "model.attention.rotary_share", allowed)
         allowed = f"a divisor of model.attention.heads = {self.heads}, or 0 for as many"
         divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
         require(divides, "model.attention.kv_heads", allowed)
