@@ -299,10 +299,16 @@ def _max_length(trained: TrainedModel) -> int | None:
 
 
 def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int], state: SavedState | None) -> str:
-    """Return a short hash of the settings that determine an answer, except prompt and sample."""
+    """Return a short hash of all that determines an answer, except prompt and sample."""
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
+    identity = trained.identify()
     parts = [
-        trained.origin,
+        [
+            identity.architecture_sha256,
+            identity.parameters_sha256,
+            identity.tokenizer_sha256,
+            identity.dtype,
+        ],
         arm,
         asdict(sampling),
         _MAX_TOKENS.value,

@@ -41,8 +41,11 @@ def random_params(config: Config, vocab_size: int, seed: int):
     return jax.tree.map(lambda leaf: random_numbers.normal(0, 0.5, leaf.shape).astype(np.float32), shapes)
 
 
-def write_workdir(workdir: Path, config: Config, steps=(5,)) -> dict[int, object]:
-    """Write a run's files with a checkpoint at each of `steps`, and return the parameters of each."""
+def write_workdir(workdir: Path, config: Config, steps=(5,), seed: int = 0) -> dict[int, object]:
+    """Write a run's files with a checkpoint at each of `steps`, and return the parameters of each.
+
+    `seed` and the step choose the parameters.
+    """
     files = Workdir(workdir)
     files.claim(to_dict(config), default_config().to_dict())
     tokenizer = small_tokenizer()
@@ -51,7 +54,7 @@ def write_workdir(workdir: Path, config: Config, steps=(5,)) -> dict[int, object
     checkpoints = Checkpoints(files, config.checkpoint)
     saved = {}
     for step in steps:
-        params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, step))
+        params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, seed + step))
         optimizer = make_optimizer(config.optimizer, 10, policies).init(params)
         bandit = init_bandit(config.bandit, [0.5, 0.5], [0, 1], 2, jax.random.key(0))
         state = TrainState(jnp.int32(step), params, optimizer, {"bandit": bandit})

@@ -1,6 +1,7 @@
 """The commands `generate` and `export`, from a workdir to text, in separate processes."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,7 +81,9 @@ def test_an_encoder_is_refused_by_name(tmp_path):
     )
 
 
-def test_a_stopped_command_resumes_its_file(workdir, tmp_path):
+def test_a_stopped_command_resumes_its_file(tmp_path):
+    workdir = tmp_path / "run"
+    write_workdir(workdir, micro_config(layers=2), steps=(9,))
     file, output = write_prompts(tmp_path / "prompts.jsonl", PROMPTS * 3), tmp_path / "answers.jsonl"
     arguments = [f"--workdir={workdir}", f"--prompt_file={file}", f"--output={output}", "--batch=1"]
     arguments += ["--max_tokens=16", "--samples=2", "--temperature=1"]
@@ -106,10 +109,14 @@ def test_a_stopped_command_resumes_its_file(workdir, tmp_path):
     assert texts[:8] == texts[8:16] == texts[16:]
     assert texts[0] != texts[1]
 
-    other = run("generate", *arguments, "--seed=1")
-    assert other.returncode == 2
-    assert f"{output}: exists, and its line 1 is not an answer of this command" in other.stderr
-    assert output.read_text() == whole
+    # Another seed, and other parameters of the same step in the same folder.
+    shutil.rmtree(workdir / "checkpoints")
+    write_workdir(workdir, micro_config(layers=2), steps=(9,), seed=1)
+    for changed in ([*arguments, "--seed=1"], arguments):
+        other = run("generate", *changed)
+        assert other.returncode == 2
+        assert f"{output}: exists, and its line 1 is not an answer of this command" in other.stderr
+        assert output.read_text() == whole
 
 
 def test_errors_are_one_line(workdir, tmp_path):
