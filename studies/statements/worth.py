@@ -45,6 +45,7 @@ _MIXTURE, _CAUSAL, _SCRATCH, _FEWER = (
 )
 _BOTH_WAYS, _UL2 = "mixture_fixed", "ul2_causal"
 _DELTANET, _MAMBA = Condition("gated_deltanet", _MIXTURE), Condition("mamba2", _MIXTURE)
+_CAUSAL_DELTANET, _CAUSAL_MAMBA = Condition("gated_deltanet", _CAUSAL), Condition("mamba2", _CAUSAL)
 _SMALL_DELTANET = Condition("gated_deltanet_equal_state", _MIXTURE)
 _SMALL_MAMBA = Condition("mamba2_equal_state", _MIXTURE)
 _SMALL_STATES = (_SMALL_DELTANET, _SMALL_MAMBA, Condition(DEFAULT_MODEL, _MIXTURE))
@@ -67,6 +68,7 @@ def statements(records: Records) -> Iterator[Statement]:
     yield from _of_directions(worth)
     yield from _of_wide(worth, wide, records["retrieval", "worth_wide"])
     yield from _of_memory(memory, records["retrieval", "memory"])
+    yield from _of_controls(memory)
     yield from _of_table(memory, records["retrieval", "memory"])
 
 
@@ -295,9 +297,11 @@ def _of_memory(memory: Outcomes, results: Any) -> Iterator[Statement]:
     failed = memory.of(_SMALL_MAMBA)
     yield _BIRDIE(
         "On eight entries Gated DeltaNet is {0.mean:.0f} points above Gated SSM+ (95 %: {0:.0f}) and "
-        "Mamba-2 {1.mean:.0f} ({1:.0f}), half right on two entries after {2:.0f} to {3:.0f} steps. With "
-        "as many numbers of state as Gated SSM+, Mamba-2 is {4:.0f} points below it",
-        *(deltanet, mamba, *both, small_mamba.mean),
+        "Mamba-2 {1.mean:.0f} ({1:.0f}), half right on two entries after {2:.0f} to {3:.0f} steps.",
+        *(deltanet, mamba, *both),
+    )
+    yield _BIRDIE(
+        "With as many numbers of state as Gated SSM+, Mamba-2 is {:.0f} points below it", small_mamba.mean
     )
     yield _RETRIEVAL(
         "A matrix state of its own size retrieves more, as predicted ({0} seeds each). On eight entries "
@@ -329,6 +333,31 @@ def _of_memory(memory: Outcomes, results: Any) -> Iterator[Statement]:
         *(small_mamba, small_deltanet),
     )
     yield _MIXERS("`mamba2` takes {:.2f} bits a byte less.", memory.gap(bits, _DELTANET, _MAMBA).mean)
+
+
+def _of_controls(memory: Outcomes) -> Iterator[Statement]:
+    """Yield the statements on matrix states of their own size after causal LM."""
+    pairs = ((_MAMBA, _CAUSAL_MAMBA), (_DELTANET, _CAUSAL_DELTANET))
+    mixture, causal = ([memory.of(pair[place]) for pair in pairs] for place in (0, 1))
+    steps = [by_seed(medians(one), ",.0f") for one in causal]
+    right = [by_seed(map(exact(8), one), ".0f") for one in causal]
+    gaps = [memory.gap(exact(8), *pair) for pair in pairs]
+    every = [outcome for one in causal for outcome in one]
+    yield _RETRIEVAL(
+        "Steps to half right on two entries, by seed: {} for `mamba2` and {} for `gated_deltanet`; at most "
+        "{:.0f} after the mixture. Right on eight entries: {} % and {} %; at least {:.0f} % after the "
+        "mixture.",
+        *(*steps, ends(reached([*mixture[0], *mixture[1]]))[1], *right),
+        min(map(exact(8), [*mixture[0], *mixture[1]])),
+    )
+    yield _RETRIEVAL(
+        "The mixture gives `mamba2` {0.mean:.0f} points more on eight entries ({0:.0f}) and "
+        "`gated_deltanet` {1.mean:.0f} ({1:.0f}).",
+        *gaps,
+    )
+    yield _BIRDIE(
+        "After causal LM {} models of large matrix states get there too, later.", got_there(every)
+    )
 
 
 def _of_table(memory: Outcomes, results: Any) -> Iterator[Statement]:
