@@ -23,7 +23,8 @@ from studies.retrieval.pretraining import pretraining_command, pretraining_recor
 from studies.retrieval.scales import SCALES
 from studies.retrieval.tables import all_tables
 from studies.retrieval.text import Corpus, corpus_command, prepare_corpus
-from studies.retrieval.worth import worth_figures, worth_tables
+from studies.retrieval.worth import worth_tables
+from studies.retrieval.worth_figures import worth_figures
 from studies.runner import Outcome, Study
 from studies.verbs import Clock, Command
 from studies.workdirs import evaluate_command, is_trained, last_step, measure, measured

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
 
 from birdie_jax.config import parse_config
 from birdie_jax.models.layer_stacks import make_mixer
 from studies.class_objective import class_of_arm, losses_of_classes
-from studies.figure_style import MARKERS, series_colour, series_marker
 from studies.retrieval.conditions import Condition, Results, conditions_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
@@ -39,9 +36,7 @@ from studies.tables import (
 )
 
 _HALF, _CELL = 0.5, "entries_2"
-_SIZE = (8.0, 5.0)
 _NO_PAIRS = "No two conditions have two seeds in common yet."
-_BYTES = 4
 # Each pair is compared as the second against the first. The first two pairs are the claim.
 _COMPARISONS = (
     ("causal_lm_causal", "mixture_fixed_causal"),
@@ -153,8 +148,8 @@ def _steps(steps: float | None, cap: int) -> str:
     return f"> {cap}" if steps is None else f"{steps:g}"
 
 
-def _titles_of(runs: Iterable[Run]) -> dict[Condition, str]:
-    """Return the conditions' titles in tables: only the procedure if all conditions have the same model."""
+def titles_of(runs: Iterable[Run]) -> dict[Condition, str]:
+    """Return the title of each condition: only its procedure if all conditions have the same model."""
     conditions = conditions_of({run: {} for run in runs})
     one_model = len({condition.model for condition in conditions}) == 1
     return {
@@ -215,7 +210,7 @@ def _by_condition(
 
 
 def _table_of_losses(found: Mapping[Run, Outcome]) -> str:
-    titles, classes = _titles_of(found), sorted(set(class_of_arm().values()))
+    titles, classes = titles_of(found), sorted(set(class_of_arm().values()))
     rows = [
         [titles[condition], *(f"{np.mean([one.losses[name] for one in outcomes]):.3f}" for name in classes)]
         for condition, _, outcomes in _by_condition(found)
@@ -235,7 +230,7 @@ def _table_of_predictions(results: Results) -> str:
 
 
 def _table_of_means(found: Mapping[Run, Outcome]) -> str:
-    measures, titles = _measures(found), _titles_of(found)
+    measures, titles = _measures(found), titles_of(found)
     rows = []
     for condition, runs, outcomes in _by_condition(found):
         medians = [one.median for one in outcomes]
@@ -255,7 +250,7 @@ def _table_of_means(found: Mapping[Run, Outcome]) -> str:
 
 
 def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
-    rows, titles = [], _titles_of(found)
+    rows, titles = [], titles_of(found)
     cells = list(next(iter(found.values())).exact)
     for condition, run, one in _in_order(found):
         rows.append(
@@ -295,7 +290,7 @@ def times_of(outcomes: Sequence[Outcome]) -> Times:
 
 
 def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
-    rows, titles = [], _titles_of(found)
+    rows, titles = [], titles_of(found)
     for first, second in _compared(found):
         before, after = _pairs(found, first, second)
         if len(before) < 2:
@@ -325,7 +320,7 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
 
 def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
     measures = _measures(found)
-    rows, titles = [], _titles_of(found)
+    rows, titles = [], titles_of(found)
     for first, second in _compared(found):
         pairs = list(zip(*_pairs(found, first, second), strict=True))
         if len(pairs) < 2:
@@ -339,65 +334,3 @@ def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
     return rows_of_table(
         ["conditions; differences in points where no unit is given", "seeds", *measures], rows
     )
-
-
-def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
-    """Yield figures with one dot per run.
-
-    They show fine-tuning steps by bits per byte of held-out text and, if models differ in their state,
-    exact answers by bytes of state.
-    """
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    for _, one, style in _styled(scale, results):
-        every = [one.cap if steps is None else steps for steps in one.times]
-        axes.plot([one.bits, one.bits], [min(every), max(every)], color=style["color"], alpha=0.4)
-        fill = "none" if one.median is None else style["color"]
-        axes.plot(one.bits, one.median or one.cap, markerfacecolor=fill, **style)
-    axes.axhline(scale.phonebook_tuning.steps, color="black", linestyle=":")
-    axes.set_xlabel("held-out text, bits a byte")
-    axes.set_ylabel("fine-tuning steps to half right (hollow: never)")
-    axes.set_xscale("log")
-    for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        ticks(StrMethodFormatter("{x:g}"))
-    axes.set_ylim(bottom=0)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="x-small")
-    yield "worth", figure
-    if len({run.model for run in results}) > 1:
-        yield "state", _draw_states(scale, results)
-
-
-def _styled(scale: Scale, results: Results) -> Iterator[tuple[Run, Outcome, dict[str, Any]]]:
-    """Yield each run with its outcome and its style; the first dot of a condition has its title.
-
-    With several models, each has a colour, and each procedure a marker.
-    """
-    titles, titled = _titles_of(results), set()
-    models, procedures = (list(dict.fromkeys(names)) for names in zip(*titles, strict=True))
-    for run, result in results.items():
-        condition = Condition(run.model, run.procedure)
-        number = procedures.index(run.procedure)
-        style = {"marker": series_marker(number), "color": series_colour(number), "linestyle": "none"}
-        if len(models) > 1:
-            style |= {
-                "marker": MARKERS[number % len(MARKERS)],
-                "color": series_colour(models.index(run.model)),
-            }
-        label = "" if condition in titled else titles[condition]
-        yield run, outcome_of(result, scale.phonebook_tuning.steps), {**style, "label": label}
-        titled.add(condition)
-
-
-def _draw_states(scale: Scale, results: Results) -> Figure:
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    for run, one, style in _styled(scale, results):
-        cell = list(one.exact)[-1]
-        axes.plot(_BYTES * numbers_of_state(run), 100 * one.exact[cell], **style)
-        axes.set_ylabel(f"{cell.replace('_', ' ')}, % exact")
-    axes.set_xlabel("bytes of state of a row, float32")
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_ylim(0, 100)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="x-small")
-    return figure
