@@ -44,12 +44,12 @@ class _GridDimension(NamedTuple):
 
 
 class _Route(NamedTuple):
-    """The connections between the devices of one group.
+    """The connections between the devices of a group.
 
     Attributes:
-        domain_devices: the number of the group's devices in one domain.
-        domains: the number of domains of the group.
-        dimensions: the dimensions of the grid along which the group's devices of a domain differ.
+        domain_devices: the number of a group's devices in one domain.
+        domains: the number of domains of a group.
+        dimensions: the dimensions of the grid along which the devices of some group in a domain differ.
     """
 
     domain_devices: int
@@ -71,12 +71,16 @@ def busy_seconds(
         ValueError: the figures of the topology's chip are unknown.
     """
     chip = topology.known_chip
-    route = _route(topology, [locations[device] for device in collective.groups.members[0]])
+    # The pairs of a permutation may use different links, and a device may keep its own part.
+    members = (
+        collective.groups.members if collective.kind in _PERMUTATIONS else collective.groups.members[:1]
+    )
+    route = _route(topology, [[locations[device] for device in group] for group in members])
     within, between = _sent_bytes(locations, collective, route)
     busy = {}
     if between:
         busy[NETWORK] = between / chip.network_bandwidth
-    if within and not route.dimensions:
+    if within and not topology.shape:
         busy[SWITCH] = within / chip.link_bandwidth
     elif within:
         seconds = _busiest_link_bytes(collective, route, within) / chip.link_bandwidth
@@ -84,16 +88,21 @@ def busy_seconds(
     return busy
 
 
-def _route(topology: Topology, group: list[DeviceLocation]) -> _Route:
-    domains = sorted({location.domain for location in group})
-    inside = [location.coordinates for location in group if location.domain == domains[0]]
+def _route(topology: Topology, groups: list[list[DeviceLocation]]) -> _Route:
+    domains = sorted({location.domain for location in groups[0]})
+    inside = [_in_first_domain(group) for group in groups]
     dimensions = []
     for number, extent in enumerate(topology.shape):
-        covered = len({coordinates[number] for coordinates in inside})
+        covered = max(len({coordinates[number] for coordinates in group}) for group in inside)
         if covered > 1:
             is_ring = covered == extent and topology.is_ring(number)
             dimensions.append(_GridDimension(number, covered, is_ring))
-    return _Route(len(inside), len(domains), tuple(dimensions))
+    return _Route(len(inside[0]), len(domains), tuple(dimensions))
+
+
+def _in_first_domain(group: list[DeviceLocation]) -> list[tuple[int, ...]]:
+    first = min(location.domain for location in group)
+    return [location.coordinates for location in group if location.domain == first]
 
 
 def _sent_bytes(

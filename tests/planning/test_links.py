@@ -28,10 +28,10 @@ def hosts(count: int, gpus: int) -> Machine:
 
 
 def busy(
-    machine: Machine, kind: str, members: Iterable[int], axes: tuple[str, ...] = ("fsdp",)
+    machine: Machine, kind: str, *members: Iterable[int], axes: tuple[str, ...] = ("fsdp",)
 ) -> dict[str, float]:
     topology, locations = machine
-    groups = ReplicaGroups(np.array([list(members)]), axes, is_product=True)
+    groups = ReplicaGroups(np.array([list(group) for group in members]), axes, is_product=True)
     return busy_seconds(topology, locations, Collective(kind, groups, PAYLOAD, 1, "c", ""))
 
 
@@ -70,6 +70,16 @@ def test_an_all_to_all_loads_links_by_distance():
 
 def test_a_permutation_uses_one_link():
     assert busy(grid(4, 4, 4), "collective-permute", range(2)) == {"links z": pytest.approx(PAYLOAD / LINK)}
+
+
+def test_a_permutation_uses_the_links_of_every_pair():
+    # A transposed mesh: the first and the last device keep their parts.
+    pairs = [(device, device % 4 * 4 + device // 4) for device in range(16)]
+    expected = dict.fromkeys(("links y", "links z"), pytest.approx(PAYLOAD / LINK))
+    assert busy(grid(1, 4, 4), "collective-permute", *pairs) == expected
+    assert busy(hosts(1, 4), "collective-permute", (0, 0), (1, 2)) == {
+        "NVLink": pytest.approx(PAYLOAD / 450e9)
+    }
 
 
 def test_between_slices_each_chip_carries_its_share():
