@@ -108,5 +108,5 @@ def _extrapolate(known: Mapping[int, int | float], available: int | float) -> in
     (lower_count, lower_need), (upper_count, upper_need) = sorted(nearest)
     slope = (upper_need - lower_need) / (upper_count - lower_count)
     if slope <= 0:
-        return upper_count
+        return _max_fitting(known, available)
     return max(int((available - lower_need) // slope) + lower_count, 0)
