@@ -17,6 +17,7 @@ The launcher prints their output, each line after the number of its process.
 """
 
 import argparse
+import io
 import os
 import signal
 import socket
@@ -46,6 +47,9 @@ _RESTART_PAUSE_SECONDS = 1.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the processes, wait until they have ended, and return the exit status."""
     options, command = parse_arguments(make_parser(), arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An error would end the thread that reads a process's output, and the process would wait forever.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         require_command(command)
         variables = _device_variables(options)

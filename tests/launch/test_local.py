@@ -209,6 +209,23 @@ def test_a_reader_that_ends_stops_the_run(start, tmp_path):
     assert _lines(tmp_path, "signals") == [["15"], ["15"]]
 
 
+def test_characters_that_the_output_cannot_encode_are_escaped(tmp_path):
+    printed = tmp_path / "printed"
+    printed.write_text(f"loss → 1\n{'a' * 200_000}\n", encoding="utf-8")
+    shows = ["sh", "-c", "cat $0 # →", str(printed)]
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.local", "--processes=1", "--restarts=0", "--", *shows],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"[0] loss \u2192 1" in done.stdout
+
+
 def test_stop_seconds(start):
     process = start("wait stubborn", "--stop_seconds=1")
     _read_until_ready(process)
