@@ -163,7 +163,9 @@ def run(slices: Slices, command: Sequence[str]) -> None:
         PreemptionError: the slices were preempted.
     """
     workdir = workdir_of(command)
-    status = slices.status_on_workers("start", f"{workdir}/logs" if workdir else "", *command)
+    # In a bucket, `//` would name another folder.
+    logs = f"{workdir.rstrip('/')}/logs" if workdir else ""
+    status = slices.status_on_workers("start", logs, *command)
     lines = "+1"
     while status == 0:
         status = slices.status_on_workers("follow", lines)

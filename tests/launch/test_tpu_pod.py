@@ -54,6 +54,14 @@ def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
     ]
 
 
+def test_logs_are_in_the_workdir(launch, run_name):
+    done = launch(
+        "tpu_pod", *options(run_name, "run", "--dry_run"), "--", *TRAIN, "--workdir=gs://bucket/run/"
+    )
+    (started,) = (line for line in done.stdout.splitlines() if " start " in line)
+    assert " start gs://bucket/run/logs python " in started
+
+
 def test_create_requests_the_configured_slices(stand_ins, launch, run_name):
     stand_ins.rules([("describe", [[0, "WAITING_FOR_RESOURCES", ""], [0, "PROVISIONING", ""], ACTIVE])])
     done = launch("tpu_pod", *options(run_name, "create", "--slices=3", "--valid_until_duration=6h"))
