@@ -8,13 +8,20 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Terminate the child on SIGTERM or an interrupt, and wait while it saves a checkpoint and ends."""
+    """Terminate the child on SIGTERM, SIGHUP or an interrupt, and wait while it saves and ends.
+
+    Start the child in a session of its own. In this one, a terminal or Slurm may signal it too, and a
+    second SIGTERM ends it before it has saved.
+    """
 
     def stop(number: int, frame: object) -> None:
         del frame
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    # nohup ignores SIGHUP.
+    numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     except BaseException:
@@ -22,4 +29,5 @@ def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
         raise
     finally:
         process.wait()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -59,6 +59,7 @@ def run_verb(command: Command, log: Path) -> None:
                 cwd=REPOSITORY,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             ) as process,
             ended_with_us(process),
         ):

@@ -36,7 +36,9 @@ def run_training(arguments: Sequence[str], log: Path) -> int:
     with log.open("a") as output:
         print(f"\n{shlex.join(command)}", file=output, flush=True)
         with (
-            subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,
+            subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            ) as process,
             ended_with_us(process),
         ):
             return process.wait()
