@@ -26,11 +26,17 @@ class SearchFolder:
         """Set the folder to `root`, which need not exist.
 
         Raises:
-            ConfigError: `root` is a URL. A search appends to logs and reads configurations as local files.
+            ConfigError: `root` is a URL, or its path has a colon. A search appends to logs and reads
+                configurations as local files.
         """
         if "://" in root:
             raise ConfigError(f"--workdir: found {shown(root)}; allowed: a folder, which jobs can share")
         self.root = Path(root).absolute()
+        if ":" in str(self.root):
+            raise ConfigError(
+                f"--workdir: found {shown(str(self.root))}; allowed: a folder without a colon in its path, "
+                "which begins a variant in --config=FILE:VARIANT"
+            )
         self.results, self.found, self.page = (self.root / name for name in (RESULTS, FOUND, PAGE))
 
     def workdir(self, number: int) -> Workdir:

@@ -226,6 +226,10 @@ def test_a_run_folder_is_refused_for_a_search(tmp_path):
         SearchFolder(str(tmp_path)).claim(0, 1, {})
     with pytest.raises(ConfigError, match=r"--workdir: found 'gs://a/b'; allowed: a folder"):
         SearchFolder("gs://a/b")
+    with pytest.raises(
+        ConfigError, match=r"--workdir: found '/at/12:30'; allowed: a folder without a colon"
+    ):
+        SearchFolder("/at/12:30")
 
 
 def test_the_design_contains_the_classes_with_weights():
