@@ -80,6 +80,7 @@ def run(config: Config, base: BaseConfig) -> None:
     }
     print(f"{len(finished)} of {proxies} proxies have results")
     if _ONLY.value is None or not trained:
+        folder.check_texts()
         if len(finished) < MIN_PROXIES:
             raise ProxyError(f"found {len(finished)} finished proxies; a law needs {MIN_PROXIES} or more")
         measured = class_names(mixture)

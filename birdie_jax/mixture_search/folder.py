@@ -12,6 +12,8 @@ from birdie_jax.storage import create_whole, exists, list_names, write_json
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import FREE_FIELDS, Workdir, differences, flat
 
+# A resumed run may change three more fields, but a search would compare proxies that take other steps.
+_FREE_FIELDS = FREE_FIELDS - {"eval.stop_when", "train.outlier_deviations", "train.skip_batches"}
 RECORD, RESULTS, FOUND, PAGE = "search.json", "mixture.json", "found.py", "index.html"
 
 
@@ -83,7 +85,7 @@ class SearchFolder:
         changed = [
             f"{_flag(name)}: found {shown(now)}; allowed: {shown(before)}"
             for name, before, now in differences(found, wanted)
-            if name in wanted and name.removeprefix("config.") not in FREE_FIELDS
+            if name in wanted and name.removeprefix("config.") not in _FREE_FIELDS
         ]
         if changed and not self._has_begun():
             write_json(path, record)
@@ -93,9 +95,29 @@ class SearchFolder:
                 f"{'; '.join(changed)}"
             )
 
+    def check_texts(self) -> None:
+        """Check that all proxies that have trained a step read the same text.
+
+        Raises:
+            ConfigError: they read several texts; the message names a proxy of each.
+        """
+        texts: dict[str, str] = {}
+        for workdir in self._workdirs():
+            if exists(workdir.text) and has_begun(workdir):
+                text = read_json(workdir.text, "the identity of a run's text")
+                texts.setdefault(str(text.get("sha256")), f"{workdir} on {text.get('place')}")
+        if len(texts) > 1:
+            raise ConfigError(
+                f"{self.root}: found proxies on different texts: {', '.join(texts.values())}; allowed: one "
+                "text; give it with --config.data.prepared, and remove the workdirs of the other proxies"
+            )
+
     def _has_begun(self) -> bool:
+        return any(has_begun(workdir) for workdir in self._workdirs())
+
+    def _workdirs(self) -> list[Workdir]:
         names = [name for name in list_names(self.root / "proxies") if name.isdigit()]
-        return any(has_begun(self.workdir(int(name))) for name in names)
+        return [self.workdir(int(name)) for name in names]
 
 
 def user_named_fields() -> list[str]:

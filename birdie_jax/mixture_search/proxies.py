@@ -104,11 +104,15 @@ def train_proxies(
 
     Returns:
         The number of trained proxies, and the numbers of the failed proxies.
+
+    Raises:
+        ConfigError: proxies read different texts.
     """
     trained, failed = 0, []
     for place, (number, stages) in enumerate(schedules.items(), start=1):
         if read_losses(folder.workdir(number), mixture) is not None:
             continue
+        folder.check_texts()
         trained += 1
         log = folder.log(number)
         base.write(folder.config(number), f"Proxy {number} of a search of a mixture.", stages)

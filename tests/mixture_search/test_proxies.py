@@ -169,6 +169,26 @@ def test_a_folder_refuses_another_search(begun):
         begun.claim(1, 2, to_dict(micro(**{"train.num_steps": 6})))
 
 
+def test_a_search_keeps_the_steps_of_its_proxies(begun):
+    with pytest.raises(ConfigError, match=r"config.train.skip_batches: found '2:3'; allowed: ''$"):
+        begun.claim(0, 1, to_dict(micro(**{"train.skip_batches": "2:3"})))
+
+
+def test_proxies_on_different_texts_are_not_compared(begun, base):
+    begun.claim(0, 1, to_dict(micro(**{"data.prepared": "moved"})))
+    texts = {0: "a", 1: "a", 2: "b"}
+    for number, text in texts.items():
+        workdir = Path(begun.workdir(number).root)
+        workdir.mkdir(exist_ok=True)
+        (workdir / "text.json").write_text(json.dumps({"sha256": text, "place": f"/{text}"}))
+    # Proxy 2 has not trained a step.
+    begun.check_texts()
+    assert train_proxies(begun, base, SCHEDULES, MIXTURE, runner=FakeTrainings()) == (2, [])
+    with pytest.raises(ConfigError, match=r"different texts: \S*/000 on /a, \S*/002 on /b; allowed: one"):
+        train_proxies(begun, base, SCHEDULES | {3: "0: copying=1"}, MIXTURE, runner=FakeTrainings())
+    assert not Path(begun.workdir(3).root).exists()
+
+
 _SAVES = """#!/bin/sh
 trap 'echo saved; exit 143' TERM
 cut -d' ' -f5 /proc/$$/stat >"$0.group"
