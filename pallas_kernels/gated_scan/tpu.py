@@ -13,8 +13,6 @@ With n projections, including the output gate: n + 1 memory accesses per element
 backward.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -157,8 +155,10 @@ class _Kept:
 
     def __init__(self, cell, parameters, operands, gates, mask):
         """Compute a tile and keep the residuals of its derivative."""
-        enter_tile = partial(cell.recurrence_inputs, not_reset=mask)
-        self.inputs, pull = jax.vjp(enter_tile, parameters, operands)
+        self.inputs, pull = jax.vjp(
+            lambda parameters, operands: cell.recurrence_inputs(parameters, operands, mask),
+            *(parameters, operands),
+        )
         read_out = [jax.vjp(cell.readout, gate) for gate in gates]
         self.factors = [value for value, _ in read_out]
         self.values, self.structure = jax.tree.flatten((pull, [pull for _, pull in read_out]))

@@ -3,7 +3,8 @@
 from pallas_kernels.gated_scan import Cell, gelu, sigmoid
 
 
-def gated_inputs(parameters, operands, not_reset):
+# A cell names its arguments as it likes: here the last one is not `not_reset`.
+def gated_inputs(parameters, operands, mask):
     (bias,) = parameters
     input_gate, candidate, forget_gate = operands
     return sigmoid(forget_gate + bias), sigmoid(input_gate) * candidate
