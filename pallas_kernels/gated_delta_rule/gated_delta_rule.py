@@ -58,9 +58,10 @@ def gated_delta_rule(
             length. On a CPU, a chunk has at most sqrt(d_k d_v) tokens, or 16 if that is more. A
             chunk of the TPU's kernel has 128, and one of "pallas_gpu" 64.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
-            default, a TPU uses its kernel if keys and values have at least 64 features, and d_k d_v is at
-            most 256 x 512 in bfloat16, 256 x 256 in float32. "pallas_gpu" runs only when chosen by name.
-            There is no kernel for decays by channel.
+            default, a TPU uses its kernel if the length is at least 128, keys and values have at least 64
+            features, and d_k d_v, each rounded up to a multiple of 128, is at most 256 x 512 in bfloat16,
+            256 x 256 in float32. "pallas_gpu" runs only when chosen by name. There is no kernel for decays
+            by channel.
 
     Returns:
         (o, last state): o in the dtype of v; the state after the last token in reading order, in float32.

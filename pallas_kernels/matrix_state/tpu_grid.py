@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from pallas_kernels.linear_scan.padding import round_up
 from pallas_kernels.matrix_state.sequences import HeadSequences
 
 # The limit for a grid step of the gradient: the states of its chunks, and double-buffered blocks. A TPU v4
@@ -81,9 +82,11 @@ class HeadGrid(NamedTuple):
 
 def suits_features(sequences: HeadSequences) -> bool:
     """Return whether keys and values are wide enough for the tiles, and the state of a head fits."""
-    d_k, d_v = sequences.k.shape[-1], sequences.v.shape[-1]
+    widths = sequences.k.shape[-1], sequences.v.shape[-1]
+    # Features are padded to whole lanes, or two heads of 64 are side by side.
+    d_k, d_v = (round_up(width, LANES) for width in widths)
     fits = d_k * d_v * sequences.v.dtype.itemsize <= MAX_HEAD_BYTES
-    return fits and min(d_k, d_v) >= LEAST_FEATURES
+    return fits and min(widths) >= LEAST_FEATURES
 
 
 def heads_side_by_side(sequences: HeadSequences, direction: str) -> int:

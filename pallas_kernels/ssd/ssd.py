@@ -62,8 +62,9 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
             length. On a CPU, a chunk has at most sqrt(N P) tokens, or 16 if that is more. A chunk
             of the TPU's kernel has 128, and one of "pallas_gpu" 64.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one for the target platform. By
-            default, a TPU uses its kernel if P and N are at least 64, and P N is at most 256 x 512 in
-            bfloat16, 256 x 256 in float32. "pallas_gpu" runs only when chosen by name.
+            default, a TPU uses its kernel if the length is at least 128, P and N are at least 64, and P N,
+            each rounded up to a multiple of 128, is at most 256 x 512 in bfloat16, 256 x 256 in float32.
+            "pallas_gpu" runs only when chosen by name.
 
     Returns:
         (y, last state): y in the dtype of x; the state after the last token in reading order, in float32.

@@ -163,6 +163,12 @@ def test_tpus_use_the_kernel_for_states_that_fit(dtype, d_v):
         check_tpu_calls(gated_delta_rule, (q, k, v, g, beta), width == d_v, calls=1)
 
 
+def test_padding_counts_towards_the_states_that_fit():
+    """A TPU v4 cannot compile the gradient of 1,024 tokens with these heads, which fill 256 x 512."""
+    keys, values, numbers = jnp.zeros((1, 128, 2, 136)), jnp.zeros((1, 128, 2, 480)), jnp.zeros((1, 128, 2))
+    check_tpu_calls(gated_delta_rule, (keys, keys, values, numbers, numbers), False)
+
+
 def test_the_kernel_refuses_decays_by_channel():
     sequences, _, _, _ = oracle.draw((1, 5, 2, 2), by_channel=True)
     arguments = oracle.to_arrays(sequences)
