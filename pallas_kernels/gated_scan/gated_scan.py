@@ -57,7 +57,8 @@ def gated_scan(
             of the channels in reverse).
         h0: the state before the first step in reading order; zero if None.
         resets: for each direction, the steps where a[:, t] counts as zero.
-        scan_dtype: the dtype of a, x and h in memory, on platforms where they go through memory.
+        scan_dtype: the dtype of a, x and h in memory, on platforms where they go through memory. The h of
+            a single token stays float32, so decoding loses no small steps.
         implementation: one of `linear_scan.IMPLEMENTATIONS`, or None for the best one for the target
             platform. By default, a TPU uses its kernel if the length and the channels of a direction are
             multiples of 128; the kernel pads other sizes if you name it. "pallas_gpu" has a kernel only
@@ -148,6 +149,9 @@ def _unfused(
     parameters, operands, gate = _as_float32((inputs.parameters, inputs.operands, inputs.gate))
     a, x = cell.recurrence_inputs(parameters, operands, _not_reset(resets, operands[0].shape))
     a, x = a.astype(scan_dtype), x.astype(scan_dtype)
+    if x.shape[1] == 1:
+        # In decoding, the state of a single token is the carry, which `linear_scan` returns in x's dtype.
+        x = x.astype(jnp.float32)
     options = {"h0": inputs.h0, "implementation": implementation}
     if direction == "both":
         forward, reverse = resets or (None, None)

@@ -98,6 +98,15 @@ def test_the_state_does_not_lose_small_steps_in_bfloat16():
     np.testing.assert_array_equal(last, 512.0)
 
 
+def test_a_decoded_token_does_not_lose_a_small_step_in_bfloat16():
+    """The gates are open. A state of 256 in bfloat16 plus 1 would stay 256."""
+    shape = (1, 1, 2)
+    operands, h0 = (jnp.full(shape, 1e4), jnp.ones(shape), jnp.full(shape, 1e4)), jnp.full((1, 2), 256.0)
+    parameters = (jnp.zeros(2),)
+    _, last = gated_scan(GATED, operands, None, parameters, h0=h0, scan_dtype=jnp.bfloat16)
+    np.testing.assert_array_equal(last, 257.0)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(("function", "plain"), [(sigmoid, jax.nn.sigmoid), (gelu, jax.nn.gelu)])
 def test_functions_of_a_cell_match_jax(function, plain):
