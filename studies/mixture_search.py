@@ -25,6 +25,7 @@ from birdie_jax.objectives import Mixture
 from birdie_jax.resolve import class_names
 from studies.class_objective import losses_of_classes
 from studies.figure_style import series_colour
+from studies.mixture_trajectories import MIN_VALIDATIONS, early_rows, fit_trajectories, trajectories
 from studies.one_training import OneTraining
 from studies.progress import seconds_of
 from studies.runner import main
@@ -139,7 +140,31 @@ class MixtureSearch(OneTraining[Scale, Run]):
                     [[row.name, *row.cells] for row in loss_rows(findings)],
                 ),
             ),
+            *self._of_trajectories(findings, results),
         ]
+
+    def _of_trajectories(self, findings: Findings, results: Results) -> Iterator[str]:
+        losses = trajectories(results, findings.measured)
+        if losses.shape[1] < MIN_VALIDATIONS:
+            return
+        found = fit_trajectories(findings, losses)
+        yield section(
+            "Trajectories of the search",
+            "\n\n".join(
+                [
+                    f"The regression predicts proxies that are left out with a rank correlation of "
+                    f"{found.rank_correlation:.2f} and a mean absolute error of {found.error:.3f} nats.",
+                    rows_of_table(
+                        ["J after", "rank correlation with J at the end", "the same, predicted by the law"],
+                        [[name, f"{j:.2f}", f"{law:.2f}"] for name, j, law in early_rows(findings, losses)],
+                    ),
+                    rows_of_table(
+                        ["stages of the best schedule", "predicted J"],
+                        [[str(stages), f"{j:.3f}"] for stages, j in found.schedules.items()],
+                    ),
+                ]
+            ),
+        )
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
         """Yield a figure of J against its prediction by the other proxies."""

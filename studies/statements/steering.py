@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from birdie_jax.mixture_search.findings import Findings, NamedMixture
+from birdie_jax.mixture_search.regression import rank_correlation
 from studies.class_objective import GROUPS
 from studies.mixture_grid import BEST as BEST_MIXTURES
 from studies.mixture_grid import FIRST_SEED, GRID, PARTS, best_fixed, objective, quarter_objective
 from studies.mixture_grid import Results as GridResults
 from studies.mixture_search import PROXIES, MixtureSearch
+from studies.mixture_search import Results as SearchResults
+from studies.mixture_trajectories import STAGES, early_rows, fit_trajectories, of_contenders, trajectories
 from studies.progress import seconds_of
 from studies.statements.figures import Gap, Records, by_seed, ends, gap, listed, word
 from studies.statements.statement import Statement, on
@@ -252,6 +255,32 @@ def _of_search(records: Records) -> Iterator[Statement]:
     yield _STEERING("and the rank correlation {:.2f} instead of", findings.rank_correlation)
     yield _STEERING(
         "With this seed it is also {:.2f} nats below the best of the grid ({:.3f})", below_grid, first
+    )
+    yield from _of_trajectories(findings, results, records["steering", "small"])
+
+
+def _of_trajectories(findings: Findings, search: SearchResults, steering: Results) -> Iterator[Statement]:
+    losses = trajectories(search, findings.measured)
+    found = fit_trajectories(findings, losses)
+    quarter, half, _, end = early_rows(findings, losses)
+    yield _STEERING(
+        "J there has a rank correlation of {:.2f} with J at the end, and the law fitted there predicts the "
+        "order of proxies left out with {:.2f} instead of {:.2f}. After a quarter it is {:.2f} and {:.2f}.",
+        *(half.measured, half.by_law, end.by_law, quarter.measured, quarter.by_law),
+    )
+    yield _STEERING(
+        "For proxies left out its error is {:.3f} nats, as large as that of the law. It predicts that the "
+        "best schedule of {} stages gains {:.3f} nats over the best constant mixture",
+        *(found.error, word(max(STAGES)), found.schedules[1] - found.schedules[max(STAGES)]),
+    )
+    measured, by_law, by_trajectories = np.array(of_contenders(findings, found.trajectory, steering)).T
+    yield _STEERING(
+        "On {} contenders and controls of the study above, which it has not seen, it orders J with a rank "
+        "correlation of {:.2f}, and the law with their mean shares with {:.2f}. But its errors are larger: "
+        "{:.3f} and {:.3f} nats.",
+        len(measured),
+        *(rank_correlation(each, measured) for each in (by_trajectories, by_law)),
+        *(float(np.abs(each - measured).mean()) for each in (by_trajectories, by_law)),
     )
 
 
