@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown, without_secrets
+from birdie_jax.storage import absolute, make_path
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.units import advance, count_units, run_unit
 
@@ -19,7 +20,7 @@ def run_with_beam(directory: Location, options: list[str]) -> None:
     """Run all units of a plan and combine their results.
 
     Args:
-        directory: the folder of the plan; all workers must be able to read and write it.
+        directory: the folder of the plan, absolute; all workers must be able to read and write it.
         options: Beam's command-line options.
 
     Raises:
@@ -72,7 +73,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit("python -m birdie_jax.text.beam_runner OUTPUT [options of Beam]")
     try:
-        run_with_beam(locate(sys.argv[1]), sys.argv[2:])
+        run_with_beam(absolute(make_path(sys.argv[1])), sys.argv[2:])
     except BirdieError as error:
         print(f"birdie_jax.text.beam_runner: {one_line(without_secrets(str(error)))}", file=sys.stderr)
         sys.exit(exit_status(error))

@@ -26,7 +26,7 @@ from studies.retrieval.text import Corpus, corpus_command, prepare_corpus
 from studies.retrieval.worth import worth_tables
 from studies.retrieval.worth_figures import worth_figures
 from studies.runner import Outcome, Study
-from studies.verbs import Clock, Command
+from studies.verbs import Clock, Command, StudyError
 from studies.workdirs import evaluate_command, is_trained, last_step, measure, measured
 
 # Shares of exact answers.
@@ -246,11 +246,19 @@ class Retrieval(Study[Scale, Run]):
         """Measure a finished run, fine-tuned on passages, on SQuAD; return its result file.
 
         This is done once: a result with scores on SQuAD is not changed.
+
+        Raises:
+            StudyError: the run was not fine-tuned on passages.
         """
         file = self.result_file(run)
         result = read_result(file)
         if SQUAD in result:
             return file
+        if EXTRACTION not in result["fine_tuned"]:
+            raise StudyError(
+                f"--final: {run.name} of the scale {self.scale.name} was fine-tuned on "
+                f"{', '.join(result['fine_tuned'])}; allowed: a scale that fine-tunes on {EXTRACTION}"
+            )
         chosen = result["fine_tuned"][EXTRACTION]["chosen"]
         workdir = self.tuned_with(run, EXTRACTION, chosen["learning_rate"])
         task: dict[str, Any] = {"task": SQUAD, "path": str(questions.absolute())}

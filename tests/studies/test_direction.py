@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from birdie_jax.comparison.seed_interval import seed_interval
+from studies.pages import MEASUREMENTS
 from studies.retrieval.config import get_config
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
+from studies.verbs import StudyError
 from tests.studies.written_verbs import WrittenVerbs
 
 TEXT = "corpus.jsonl"
@@ -76,3 +78,10 @@ def test_the_page_has_the_answers_by_place_and_the_interaction(study, tmp_path):
     interaction = seed_interval(np.array([28.0, 38.0]))
     row = f"| B128 less C64 | 2 | +35 ({after.low:+.0f} .. {after.high:+.0f}) | +2 (+2 .. +2) |"
     assert f"{row} +0 (+0 .. +0) | +33 ({interaction.low:+.0f} .. {interaction.high:+.0f}) |" in text
+
+
+def test_squad_is_refused_for_runs_that_were_not_fine_tuned_on_passages(tmp_path):
+    recorded = Retrieval(SCALES["direction"], MEASUREMENTS / "retrieval", tmp_path, "")
+    run = next(iter(recorded.read_results()))
+    with pytest.raises(StudyError, match="was fine-tuned on phonebook; allowed: a scale that"):
+        recorded.ask_squad(run, tmp_path / "dev.json")

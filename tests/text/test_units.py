@@ -13,7 +13,7 @@ import pytest
 
 from birdie_jax.errors import DataError
 from birdie_jax.storage import list_names, publish, remove
-from birdie_jax.text import TokenShards, load_manifest, prepare, units
+from birdie_jax.text import TokenShards, beam_runner, load_manifest, prepare, units
 from birdie_jax.text.locations import locate
 from birdie_jax.text.preparation_plan import load_plan
 from birdie_jax.text.tokenizer_training import sample_by_hash
@@ -403,6 +403,18 @@ def test_an_unknown_beam_runner_is_one_line(source, settings, tmp_path, name, re
     line = done.stderr.splitlines()[-1]
     assert line.startswith(f"birdie_jax.text.beam_runner: --runner: found {name!r}{reason}")
     assert "allowed: DataflowRunner, " in line and "Traceback" not in done.stderr
+
+
+def test_workers_of_beam_get_an_absolute_folder(tmp_path, monkeypatch):
+    """They can have another current folder."""
+    given = []
+    monkeypatch.setattr(beam_runner, "run_with_beam", lambda *both: given.append(both))
+    monkeypatch.setattr(sys, "argv", ["beam_runner", "out", "--runner=DirectRunner"])
+    monkeypatch.chdir(tmp_path)
+    beam_runner.main()
+    assert [(str(folder), options) for folder, options in given] == [
+        (str(tmp_path / "out"), ["--runner=DirectRunner"])
+    ]
 
 
 @pytest.mark.slow
