@@ -33,6 +33,7 @@ from birdie_jax.device_check.table import as_json, as_text
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.errors import ConfigError
+from birdie_jax.models.registry import mixer_config
 from birdie_jax.planning import attached_topology, plan_chosen
 from birdie_jax.resolve import resolve_run
 from birdie_jax.start_recorder import find_commit
@@ -77,8 +78,8 @@ def run(config: Config, processes: Processes) -> dict[str, Any]:
     _log("measuring products, copies and collectives")
     copied = rates.copy(topology)
     measured = [rates.products(topology), copied]
-    if candidates:
-        measured.append(rates.scan(resolved, chosen, copied.found, candidates))
+    if candidates and mixer_config(config.model).has_linear_scan:
+        measured.append(rates.linear_scan(resolved, chosen, copied.found, candidates))
     measured += rates.collectives(topology, resolved)
     if _STORE.value:
         measured += rates.store(_STORE.value, processes.index)

@@ -181,6 +181,11 @@ class MixerConfig:
         return False
 
     @property
+    def has_linear_scan(self) -> bool:
+        """Whether the recurrence is `pallas_kernels.linear_scan`, with one number of state per channel."""
+        return False
+
+    @property
     def influence_problem(self) -> tuple[str, str] | None:
         """The reason that the mixer cannot score tokens' influence for pruning, and the models that can.
 

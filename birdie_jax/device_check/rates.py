@@ -125,7 +125,7 @@ def copy(topology: Topology) -> Measured:
     return Measured(name, 8 * elements / seconds / 1e9, expected, "GB/s", advice)
 
 
-def scan(
+def linear_scan(
     run: ResolvedRun, implementation: str, copied: float | None, candidates: tuple[str, ...]
 ) -> Measured:
     """Measure the linear scan in both directions at the size of a run, in bytes that it must move.
@@ -145,7 +145,7 @@ def scan(
         function = jax.jit(partial(bidirectional_scan, implementation=implementation or None))
         seconds = seconds_of(function, a, x)
     moved = 3 * a.size * dtype.itemsize
-    name = f"the scan of {' x '.join(map(str, shape))} {dtype.name}"
+    name = f"the linear scan of {' x '.join(map(str, shape))} {dtype.name}"
     others = ", ".join(one for one in candidates if one != implementation)
     advice = f"set config.model.scan_implementation to another one ({others}), and report this table"
     return Measured(name, moved / seconds / 1e9, copied if others else None, "GB/s", advice)

@@ -36,6 +36,11 @@ class HybridConfig(MixerConfig):
         return any(section.has_attention for section in self._sections(ModelConfig()))
 
     @property
+    def has_linear_scan(self) -> bool:
+        """Whether the recurrence of any layer is `pallas_kernels.linear_scan`."""
+        return any(section.has_linear_scan for section in self._sections(ModelConfig()))
+
+    @property
     def influence_problem(self) -> tuple[str, str]:
         """Why tokens have no score."""
         return super().influence_problem or ("whose layers differ", "a model of layers of one kind")

@@ -64,6 +64,11 @@ class MambaConfig(RecurrentConfig):
     time_step_rank: RankOrDerived = 0
     conv_width: ConvolutionTaps = 4
 
+    @property
+    def has_linear_scan(self) -> bool:
+        """False: a channel has several numbers of state."""
+        return False
+
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model."""
         del model

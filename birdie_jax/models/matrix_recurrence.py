@@ -33,6 +33,11 @@ class MatrixRecurrentConfig(RecurrentConfig):
 
     conv_width: ConvolutionTaps = 4
 
+    @property
+    def has_linear_scan(self) -> bool:
+        """False: a channel has several numbers of state."""
+        return False
+
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolutions in a model."""
         del model

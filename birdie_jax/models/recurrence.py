@@ -46,6 +46,11 @@ Result = TypeVar("Result")
 class RecurrentConfig(MixerConfig):
     """The base section of recurrent mixers, with checks of the spacing and of the mesh."""
 
+    @property
+    def has_linear_scan(self) -> bool:
+        """Whether the recurrence is `pallas_kernels.linear_scan`."""
+        return True
+
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model; 0 without one."""
         del model
