@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from birdie_jax.bandit import init_bandit, observe, propose
+from birdie_jax.bandit import find_policy, init_bandit, observe, propose
 from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.config import BanditConfig
 from studies.bandit_problems import (
@@ -41,6 +41,8 @@ from studies.runner import Outcome, Study, main
 from studies.tables import rows_of_table
 from studies.verbs import Clock
 
+# Of recorded losses and rewards; noise is 0.01.
+_DECIMALS = 4
 OWN_WEIGHTS = np.array([0.3] + [0.1] * (ARMS - 1))
 STAGES = "0: 0=8, 1=1, 2=1, 3=1, 4=1, 5=1, 6=1, 7=1; 0.5: 0=1, 1=1, 2=1, 3=1, 4=1, 5=1, 6=1, 7=1"
 
@@ -70,18 +72,39 @@ LONG_CONTENDERS = (
 )
 
 
-def run_policy(config: BanditConfig, instance: Instance, seed: int) -> float:
-    """Run a policy on a problem; return the mean of the final losses without noise."""
+def run_policy(config: BanditConfig, instance: Instance, seed: int) -> dict[str, Any]:
+    """Run a policy on a problem.
+
+    Returns:
+        `final`: the mean of the final losses without noise. `losses`: the measured losses of the arms at
+        each decision and at the end. `earned_reward`: the reward of each decision, summed over arms;
+        `predicted_reward`: its prediction, if the policy makes one.
+    """
     decisions = len(instance.rates)
     state = init_bandit(config, OWN_WEIGHTS, np.arange(ARMS), decisions, jax.random.key(seed))
+    predict = find_policy(config.policy).predict
     found = nothing_learned()
-    for decision in range(decisions):
+    measured, predicted = [], []
+    for decision in range(decisions + 1):
         losses = np.maximum(loss_of(instance, found) + instance.noise[decision], 1e-3)
+        measured.append(np.round(losses, _DECIMALS).tolist())
         accuracies = np.clip(1 - (losses - instance.floor) / instance.height, 0, 1)
-        gains = gains_of(instance, found, instance.rates[decision], instance.transfer[decision])
-        state = propose(observe(state, *(np.float32(each) for each in (losses, accuracies, gains))))
+        at = min(decision, decisions - 1)
+        gains = gains_of(instance, found, instance.rates[at], instance.transfer[at])
+        state = observe(state, *(np.float32(each) for each in (losses, accuracies, gains)))
+        if decision == decisions:
+            break
+        state = propose(state)
+        if predict:
+            predicted.append(round(float(predict(state)), _DECIMALS))
         found = learned(instance, found, decision, np.asarray(state.mixture, np.float64))
-    return float(loss_of(instance, found).mean())
+    earned = np.sum(np.asarray(state.rewards)[:decisions] * np.asarray(state.class_scale), axis=1)
+    record = {
+        "final": float(loss_of(instance, found).mean()),
+        "losses": measured,
+        "earned_reward": np.round(earned, _DECIMALS).tolist(),
+    }
+    return record | ({"predicted_reward": predicted} if predict else {})
 
 
 def bandit_config(settings: Mapping[str, str]) -> BanditConfig:
@@ -180,11 +203,15 @@ class BanditRegret(Study[Scale, Run]):
                 )
                 return Outcome({"schedule": schedules, "constant": constants}, [self.folder(run)])
             config = bandit_config(CONTENDERS[run.contender])
-            losses = {
+            records = {
                 problem: [run_policy(config, each, seed) for seed, each in enumerate(of)]
                 for problem, of in instances.items()
             }
-        return Outcome({"config": dataclasses.asdict(config), "losses": losses}, [self.folder(run)])
+        losses = {problem: [each.pop("final") for each in of] for problem, of in records.items()}
+        return Outcome(
+            {"config": dataclasses.asdict(config), "losses": losses, "decisions": records},
+            [self.folder(run)],
+        )
 
     def tables(self, results: Results) -> list[str]:
         """Return the regret of every contender on every problem."""

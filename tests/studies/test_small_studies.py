@@ -1,11 +1,15 @@
 """Runs the single-file studies at their smallest scale, from runs to pages."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from birdie_jax.config import parse_config
 from birdie_jax.config_flag import load_config
 from birdie_jax.resolve import configured_mixture
-from studies.bandit_regret import BanditRegret, regrets
+from studies.bandit_problems import instance_of
+from studies.bandit_regret import BanditRegret, bandit_config, regrets, run_policy
 from studies.bandit_steering import BanditSteering
 from studies.small_mixtures import SmallMixtures
 from studies.verbs import StudyError
@@ -84,3 +88,21 @@ def test_every_contender_configuration_parses(kind, tmp_path):
             assert configured_mixture(parsed).arms
             decisions.add(parsed.train.num_steps / parsed.bandit.every_steps)
     assert decisions == ({4, 20} if kind is BanditSteering else {20})
+
+
+@pytest.mark.parametrize("policy", ["birdie", "progress"])
+def test_a_policy_on_a_problem_records_losses_and_rewards(policy):
+    decisions = 4
+    instance = instance_of("transfer", 1, decisions)
+    config = bandit_config({"policy": policy})
+    record = run_policy(dataclasses.replace(config, critic_updates=2, candidates=16), instance, 0)
+    measured = np.array(record["losses"])
+    assert measured.shape == (decisions + 1, len(instance.floor))
+    np.testing.assert_allclose(measured[0], instance.floor + instance.height + instance.noise[0], atol=1e-4)
+    # The end is measured with noise, whose deviation is 0.01.
+    assert record["final"] == pytest.approx(measured[-1].mean(), abs=0.02)
+    before, after = measured[:-1], measured[1:]
+    inner = np.e * np.sqrt(before * after) * ((after - before) / before) ** 3
+    rewards = np.clip(-100 * np.e * np.tanh(inner), -1, 1).sum(axis=1)
+    np.testing.assert_allclose(record["earned_reward"], rewards, atol=0.02)
+    assert len(record.get("predicted_reward", [])) == (decisions if policy == "birdie" else 0)
