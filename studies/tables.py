@@ -10,6 +10,7 @@ from birdie_jax.evaluation_record import Interval
 
 HEAD_OF_PREDICTIONS = ("correlation over decisions", "predicted, mean of the second half", "earned")
 _HOUR = 3600.0
+_DECIMALS = 12
 
 
 def percentage(share: float) -> float:
@@ -40,7 +41,8 @@ def mean_over_seeds(values: Sequence[float], form: str, unit: str = "") -> str:
         form: the format of a number, such as ".3f".
         unit: text after the mean.
     """
-    mean = f"{np.mean(values):{form}}{unit}"
+    # A sum that rounds to 1e-16 is 0.
+    mean = f"{np.round(np.mean(values), _DECIMALS) + 0.0:{form}}{unit}"
     if len(values) < 2:
         return mean
     interval = seed_interval(np.array(values))

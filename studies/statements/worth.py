@@ -360,6 +360,20 @@ def _of_controls(memory: Outcomes) -> Iterator[Statement]:
         "DeltaNet no difference is shown: {1.mean:.0f} ({1:.0f}).",
         *gaps[:2],
     )
+    of_scratch = [
+        memory.gap(exact(8), mixture, mixture._replace(procedure=_SCRATCH))
+        for mixture in (_MAMBA, _DELTANET)
+    ]
+    yield _BIRDIE(
+        "Against no pre-training none is shown for either: {0.mean:.0f} ({0:.0f}) and {1.mean:.0f} "
+        "({1:.0f}).",
+        *of_scratch,
+    )
+    yield _RETRIEVAL(
+        "Against no pre-training, the mixture has {0.mean:.0f} ({0:.0f}) and {1.mean:.0f} ({1:.0f}) points "
+        "more on eight entries",
+        *of_scratch,
+    )
     yield _RETRIEVAL(
         "On eight entries `mamba2` has {0.mean:.0f} points more after the mixture than after causal LM (95 "
         "%: {0:.0f}) and `gated_deltanet` {1.mean:.0f} ({1:.0f}). On passages F1 is {2.mean:.0f} ({2:.0f}) "

@@ -13,6 +13,7 @@ from studies.seed_statistics import (
     median_time,
     paired_log_rank,
 )
+from studies.tables import mean_over_seeds
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 6])
@@ -83,3 +84,9 @@ def test_the_median_of_censored_times():
     assert median_time([None, 100, None]) is None
     assert median_time([400, 100, 200, None]) == 300
     assert median_time([100, None]) is None
+
+
+def test_a_mean_without_its_rounding_errors():
+    assert mean_over_seeds([0.1, 0.2, -0.3], ".3g").startswith("0 (-0.657 .. ")
+    assert mean_over_seeds([-1e-17], ".1f") == "0.0"
+    assert mean_over_seeds([1e-6], ".3g", " nats") == "1e-06 nats"
