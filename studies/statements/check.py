@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from studies.statements import direction, procedures, steering, verdict, worth
+from studies.statements import bandit, direction, procedures, steering, verdict, worth
 from studies.statements.figures import Records
 from studies.statements.settings import SECTIONS, SETTINGS
 from studies.statements.statement import Statement, prose, section_of, uncovered, wrong
@@ -19,6 +19,7 @@ SUBJECTS: tuple[Callable[[Records], Iterator[Statement]], ...] = (
     verdict.statements,
     steering.statements,
     procedures.statements,
+    bandit.statements,
 )
 
 

@@ -18,6 +18,10 @@ SECTIONS = (
     ("docs/measurements/steering.md", "## Results: the grid"),
     ("docs/measurements/steering.md", "## Results: contenders"),
     ("docs/measurements/steering.md", "## Results: the search"),
+    ("docs/measurements/bandit.md", "# Measurements: the bandit"),
+    ("docs/measurements/bandit.md", "## Policies and rewards in real pre-training"),
+    ("docs/measurements/bandit.md", "## Regret on problems whose best mixtures are known"),
+    ("docs/measurements/bandit.md", "### Policies that follow gains"),
 )
 SETTINGS = (
     Setting(r"95 %", "the level of all intervals"),
@@ -48,6 +52,16 @@ SETTINGS = (
         r"70 % of the loss|96 % of the examples", "the definitions of mixtures in `studies.small_mixtures`"
     ),
     Setting(r"4\.1M tokens|some 1,000 steps", "trials before the runs that count, without a record"),
+    Setting(
+        r"\| 2026-[^|]*\|[^|]*\||Python 3\.11, JAX 0\.10\.2",
+        "circumstances of `docs/measurements/bandit.md`",
+    ),
+    Setting(
+        r"181,312 parameters|causal LM 0\.3|2 layers, 32 features and 512 candidates", "`configs/tiny.py`"
+    ),
+    Setting(r"the paper has 4, 256", "the paper"),
+    Setting(r"`learning_progress` is -1", "its definition in `birdie_jax/bandit/rewards.py`"),
+    Setting(r"gave 104 to 144 % and 35 to 80 %", "trials without a record"),
     Setting(
         r"J is off by 0\.024|and by 0\.095 without|off by 0\.72|instead of 0\.(093|94)",
         "tests/studies/test_mixture_search.py has the first; the others are of the law before its limit",
