@@ -47,6 +47,7 @@ RECORDED: tuple[tuple[type[Study[Any, Any]], str, str], ...] = (
     ),
     (Recall, "small", "recall"),
     (Pruning, "small", "pruning_study"),
+    (Pruning, "stake", "pruning_study"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,10 +16,11 @@ _MEGA = 1e6
 
 
 def figures_of(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
-    """Yield the names and figures that the results of a scale allow; none with `identifiers`."""
-    if scale.identifiers is not None or all(run.is_smaller for run in results):
+    """Yield the names and figures that the results of a scale allow."""
+    if all(run.is_smaller for run in results):
         return
-    for name, draw in (("flops", _flops), ("needles", _needles)):
+    text = (("flops", _flops), ("needles", _needles))
+    for name, draw in text if scale.identifiers is None else (("noise", _noise),):
         figure = Figure(layout="constrained")
         if draw(scale, results, figure):
             yield name, figure
@@ -100,5 +102,32 @@ def _needles(scale: Scale, results: Results, figure: Figure) -> bool:
         row[0].set_ylabel("share of tokens right")
     figure.legend(
         *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="x-small"
+    )
+    return True
+
+
+def _noise(scale: Scale, results: Results, figure: Figure) -> bool:
+    """Draw accuracy by share for a query: one panel per model, a thin line per seed and its mean."""
+    by_mixer: dict[str, list[dict[str, dict[float, float]]]] = {}
+    for run, result, _ in pruned_results(results):
+        dense, *needles = needles_of(result["fine_tuned"][f"{NEEDLES}_{scale.queries[-1]}"])
+        of_seed = {name: {dense.keep: float(dense.accuracy.mean())} for name in scale.needles.policies}
+        for one in needles:
+            of_seed[one.policy][one.keep] = float(one.accuracy.mean())
+        by_mixer.setdefault(run.mixer, []).append(of_seed)
+    figure.set_size_inches(_PANEL[0] * max(2, len(by_mixer)), _PANEL[1] + 0.5)
+    panels = figure.subplots(1, len(by_mixer), squeeze=False, sharey=True)[0]
+    for axes, (mixer, seeds) in zip(panels, by_mixer.items(), strict=True):
+        for name, colour in _colours(list(scale.needles.policies)).items():
+            lines = np.array([list(of_seed[name].values()) for of_seed in seeds])
+            shares = list(seeds[0][name])
+            axes.plot(shares, lines.T, color=colour, linewidth=0.6, alpha=0.5)
+            axes.plot(shares, lines.mean(axis=0), color=colour, marker="o", label=name)
+        axes.set_title(f"{mixer}, query {scale.queries[-1]}, {len(seeds)} seeds", fontsize="small")
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("keep")
+    panels[0].set_ylabel("share of tokens right")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="x-small"
     )
     return True

@@ -67,10 +67,16 @@ def has_learned(scale: Scale, name: str, tuned: Mapping[str, Any]) -> bool:
     return curve[-1][1] >= scale.needles.learned
 
 
+def context_falls(scale: Scale, seeds: Sequence[TextLosses]) -> list[float]:
+    """Return how much the longest context lowers each seed's loss, compared with the shortest one."""
+    shortest, longest = min(scale.contexts), max(scale.contexts)
+    return [float(one.dense(shortest).losses.mean() - one.dense(longest).losses.mean()) for one in seeds]
+
+
 def _judge_identifiers(scale: Scale, seeds: Sequence[TextLosses]) -> str:
     assert scale.identifiers is not None
     shortest, longest = min(scale.contexts), max(scale.contexts)
-    falls = [one.dense(shortest).losses.mean() - one.dense(longest).losses.mean() for one in seeds]
+    falls = context_falls(scale, seeds)
     gate = f"{longest} tokens instead of {shortest} lower the loss by {np.mean(falls):.3f} nats"
     if np.mean(falls) < scale.identifiers.least_gain:
         return f"{gate}, less than {scale.identifiers.least_gain:g}: not judged."

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from studies.statements import bandit, direction, procedures, steering, verdict, worth
+from studies.statements import bandit, direction, procedures, pruning, steering, verdict, worth
 from studies.statements.figures import Records
 from studies.statements.settings import SECTIONS, SETTINGS
 from studies.statements.statement import Statement, prose, section_of, uncovered, wrong
@@ -20,6 +20,7 @@ SUBJECTS: tuple[Callable[[Records], Iterator[Statement]], ...] = (
     steering.statements,
     procedures.statements,
     bandit.statements,
+    pruning.statements,
 )
 
 

@@ -18,6 +18,8 @@ SECTIONS = (
     ("docs/measurements/steering.md", "## Results: the grid"),
     ("docs/measurements/steering.md", "## Results: contenders"),
     ("docs/measurements/steering.md", "## Results: the search"),
+    ("docs/measurements/pruning_study.md", "# Measurements: which tokens of a prompt have to stay"),
+    ("docs/measurements/pruning_study.md", "## Where far tokens are needed: results"),
     ("docs/measurements/bandit.md", "# Measurements: the bandit"),
     ("docs/measurements/bandit.md", "## Policies and rewards in real pre-training"),
     ("docs/measurements/bandit.md", "## Regret on problems whose best mixtures are known"),

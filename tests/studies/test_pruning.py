@@ -377,4 +377,11 @@ def test_a_run_of_identifiers_has_every_measurement(tmp_path):
     tables = "\n".join(study.tables(results))
     assert "**gated_ssm**, identifiers: 16 tokens instead of 8 lower the loss by" in tables
     assert "query last: 0 of 2 learned, fewer than 3: not judged." in tables
-    assert list(study.figures(results)) == []
+    ((name, figure),) = study.figures(results)
+    (axes,) = figure.axes
+    dense = np.mean(result["fine_tuned"]["needles_last"]["needles"][0]["accuracy"])
+    # With all tokens, every policy has the accuracy of the dense model.
+    assert name == "noise"
+    assert [line.get_ydata()[0] for line in axes.lines] == pytest.approx([dense] * len(axes.lines))
+    # A line of each seed, and their mean.
+    assert len(axes.lines) == (len(scale.seeds) + 1) * len(scale.needles.policies)
