@@ -21,6 +21,7 @@ def statements(records: Records) -> Iterator[Statement]:
     """Yield the statements on all pages."""
     results = records["pruning", "stake"]
     yield from _of_gated_ssm(results)
+    yield from _of_mamba(results)
     yield from _of_identifiers(results)
 
 
@@ -64,6 +65,19 @@ def _of_gated_ssm(results: Results) -> Iterator[Statement]:
         *sorted(_right(one, "dense", 1.0) for one in failed),
         _SCALE.needle_tuning.steps,
         *((whole := _ahead(every, RECENCY)).mean, whole),
+    )
+
+
+def _of_mamba(results: Results) -> Iterator[Statement]:
+    (needles,) = (
+        needles_of(result["fine_tuned"][_NOISE])
+        for run, result, _ in pruned_results(results)
+        if run.mixer == "mamba"
+    )
+    yield _PRUNING(
+        "It learned: {:.0f} % are right with the whole context. With a tenth of it {:.0f} % are by "
+        "influence, and {:.0f} % by recency.",
+        *(_right(needles, "dense", 1.0), _right(needles, INFLUENCE), _right(needles, RECENCY)),
     )
 
 
