@@ -196,6 +196,7 @@ while :; do sleep 0.02; done
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 def test_a_training_saves_when_the_search_is_signalled(tmp_path, monkeypatch, sent):
     program, group = tmp_path / "python", tmp_path / "python.group"
