@@ -53,6 +53,7 @@ class Trajectory(NamedTuple):
     intercepts: Float[Array, "intervals classes"]
     slopes: Float[Array, "features classes"]
 
+    @jax.jit
     def final(self, shares: Float[Array, "intervals classes"]) -> Float[Array, " classes"]:
         """Return the losses after the last interval."""
 
@@ -63,10 +64,6 @@ class Trajectory(NamedTuple):
             return logs + intercept + _features(of_interval, logs) @ self.slopes, None
 
         return jnp.exp(jax.lax.scan(step, jnp.log(self.first), (self.intercepts, shares))[0])
-
-    def constant(self, shares: Float[Array, " classes"]) -> Float[Array, " classes"]:
-        """Return the losses at the end of a run that keeps its shares."""
-        return self.final(jnp.broadcast_to(shares, self.intercepts.shape))
 
 
 def _features(shares: Any, logs: Any) -> Float[Array, "... features"]:
@@ -106,16 +103,6 @@ def fit(shares: Shares, losses: Losses, penalty: float) -> Trajectory:
     )
 
 
-@jax.jit
-def _constant(found: Trajectory, shares: Float[Array, " classes"]) -> Float[Array, " classes"]:
-    return found.constant(shares)
-
-
-@jax.jit
-def _changing(found: Trajectory, shares: Float[Array, "intervals classes"]) -> Float[Array, " classes"]:
-    return found.final(shares)
-
-
 class Fitted(NamedTuple):
     """The regression of a search.
 
@@ -138,7 +125,9 @@ def fit_trajectories(findings: Findings, losses: Losses) -> Fitted:
 
     def left_out(penalty: float) -> Float64[np.ndarray, " points"]:
         found = [
-            _constant(fit(np.delete(shares, at, 0), np.delete(losses, at, 0), penalty), shares[at])
+            fit(np.delete(shares, at, 0), np.delete(losses, at, 0), penalty).final(
+                jnp.broadcast_to(shares[at], (losses.shape[1] - 1, shares.shape[1]))
+            )
             for at in range(len(shares))
         ]
         return findings.objectives(np.array(found, np.float64))
@@ -246,7 +235,7 @@ def of_contenders(findings: Findings, found: Trajectory, steering: SteeringResul
         parts = np.array_split(in_order[at - 1], len(found.intercepts))
         shares.setdefault(run.contender, []).append(np.array([part.mean(axis=0) for part in parts]))
     by_trajectories = {
-        name: np.mean([findings.objective(np.asarray(_changing(found, run), np.float64)) for run in runs])
+        name: np.mean([findings.objective(np.asarray(found.final(run), np.float64)) for run in runs])
         for name, runs in shares.items()
     }
     by_law = {

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from studies.statements import bandit, direction, procedures, pruning, steering, verdict, worth
+from studies.statements import bandit, direction, memory, procedures, pruning, steering, verdict, worth
 from studies.statements.figures import Records
 from studies.statements.settings import SECTIONS, SETTINGS
 from studies.statements.statement import Statement, prose, section_of, uncovered, wrong
 
 SUBJECTS: tuple[Callable[[Records], Iterator[Statement]], ...] = (
     worth.statements,
+    memory.statements,
     direction.statements,
     verdict.statements,
     steering.statements,

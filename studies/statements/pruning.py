@@ -69,14 +69,16 @@ def _of_gated_ssm(results: Results) -> Iterator[Statement]:
 
 
 def _of_mamba(results: Results) -> Iterator[Statement]:
-    (needles,) = (
+    every = [
         needles_of(result["fine_tuned"][_NOISE])
         for run, result, _ in pruned_results(results)
         if run.mixer == "mamba"
-    )
+    ]
+    needles = every[0]
     yield _PRUNING(
-        "It learned: {:.0f} % are right with the whole context. With a tenth of it {:.0f} % are by "
-        "influence, and {:.0f} % by recency.",
+        "Mamba's {} run says the opposite, and one is too few for the rule. It learned: {:.0f} % are right "
+        "with the whole context. With a tenth of it {:.0f} % are by influence, and {:.0f} % by recency.",
+        word(len(every)),
         *(_right(needles, "dense", 1.0), _right(needles, INFLUENCE), _right(needles, RECENCY)),
     )
 
