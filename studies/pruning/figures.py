@@ -123,7 +123,7 @@ def _noise(scale: Scale, results: Results, figure: Figure) -> bool:
             shares = list(seeds[0][name])
             axes.plot(shares, lines.T, color=colour, linewidth=0.6, alpha=0.5)
             axes.plot(shares, lines.mean(axis=0), color=colour, marker="o", label=name)
-        axes.set_title(f"{mixer}, query {scale.queries[-1]}, {len(seeds)} seeds", fontsize="small")
+        axes.set_title(f"{mixer}, query {scale.queries[-1]}, seeds: {len(seeds)}", fontsize="small")
         axes.set_ylim(0, 1)
         axes.set_xlabel("keep")
     panels[0].set_ylabel("share of tokens right")
