@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shlex
-import subprocess
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from birdie_jax.child_process import ended_with_us
+from birdie_jax.child_process import run_child
 from birdie_jax.errors import BirdieError
 from birdie_jax.storage import write_json
 
@@ -53,17 +52,8 @@ def run_verb(command: Command, log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:
         print(f"\n{command}", file=output, flush=True)
-        with (
-            subprocess.Popen(
-                [sys.executable, "-m", f"birdie_jax.{command.verb}", *command.arguments],
-                cwd=REPOSITORY,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            ) as process,
-            ended_with_us(process),
-        ):
-            status = process.wait()
+        program = [sys.executable, "-m", f"birdie_jax.{command.verb}", *command.arguments]
+        status = run_child(program, output, REPOSITORY)
     if status:
         end = log.read_text(errors="replace")[-_SHOWN_CHARACTERS:]
         raise StudyError(f"{command}\nended with status {status}; {log} ends with:\n{end}")

@@ -1,7 +1,6 @@
 """The proxies of a search. Each proxy is one training in its own process."""
 
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from birdie_jax.child_process import ended_with_us
+from birdie_jax.child_process import run_child
 from birdie_jax.errors import BirdieError
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.mixture_search.config_files import BaseConfig
@@ -35,13 +34,7 @@ def run_training(arguments: Sequence[str], log: Path) -> int:
     command = [sys.executable, "-m", "birdie_jax.train", *arguments]
     with log.open("a") as output:
         print(f"\n{shlex.join(command)}", file=output, flush=True)
-        with (
-            subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            ) as process,
-            ended_with_us(process),
-        ):
-            return process.wait()
+        return run_child(command, output)
 
 
 def last_line(log: Path) -> str:

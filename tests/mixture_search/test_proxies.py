@@ -1,11 +1,6 @@
 """Proxies resume, a failed proxy stops no other, and a folder belongs to one search. Trainings are fake."""
 
 import json
-import os
-import signal
-import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +11,7 @@ from birdie_jax.errors import ConfigError
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.mixture_search.config_files import BaseConfig
 from birdie_jax.mixture_search.folder import SearchFolder
-from birdie_jax.mixture_search.proxies import ProxyError, read_losses, run_training, train_proxies
+from birdie_jax.mixture_search.proxies import ProxyError, read_losses, train_proxies
 from birdie_jax.mixture_search.request import choose_numbers, make_design, parse_objective
 from birdie_jax.objectives import mixture_from_arms
 
@@ -187,41 +182,6 @@ def test_proxies_on_different_texts_are_not_compared(begun, base):
     with pytest.raises(ConfigError, match=r"different texts: \S*/000 on /a, \S*/002 on /b; allowed: one"):
         train_proxies(begun, base, SCHEDULES | {3: "0: copying=1"}, MIXTURE, runner=FakeTrainings())
     assert not Path(begun.workdir(3).root).exists()
-
-
-_SAVES = """#!/bin/sh
-trap 'echo saved; exit 143' TERM
-cut -d' ' -f5 /proc/$$/stat >"$0.group"
-while :; do sleep 0.02; done
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_a_training_saves_when_the_search_is_signalled(tmp_path, monkeypatch, sent):
-    program, group = tmp_path / "python", tmp_path / "python.group"
-    program.write_text(_SAVES)
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-
-    before = signal.signal(sent, signal.SIG_DFL)
-
-    def send():
-        while signal.getsignal(sent) == signal.SIG_DFL or not (group.exists() and group.read_text()):
-            time.sleep(0.01)
-        os.kill(os.getpid(), sent)
-
-    threading.Thread(target=send, daemon=True).start()
-    try:
-        with pytest.raises(SystemExit) as ended:
-            run_training([], tmp_path / "log")
-        assert signal.getsignal(sent) == signal.SIG_DFL
-    finally:
-        signal.signal(sent, before)
-    assert ended.value.code == 128 + sent
-    assert (tmp_path / "log").read_text().endswith("saved\n")
-    # A signal to the whole group of this process does not reach it a second time.
-    assert int(group.read_text()) != os.getpgrp()
 
 
 def test_arms_are_one_field(begun):

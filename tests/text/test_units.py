@@ -412,9 +412,9 @@ def test_workers_of_beam_get_an_absolute_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["beam_runner", "out", "--runner=DirectRunner"])
     monkeypatch.chdir(tmp_path)
     beam_runner.main()
-    assert [(str(folder), options) for folder, options in given] == [
-        (str(tmp_path / "out"), ["--runner=DirectRunner"])
-    ]
+    assert given == [(locate(tmp_path / "out"), ["--runner=DirectRunner"])]
+    # Other code takes a path of another class for a remote one.
+    assert isinstance(given[0][0], Path)
 
 
 @pytest.mark.slow
