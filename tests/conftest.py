@@ -38,6 +38,7 @@ _SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages", "studies")
 _SLOW_FIXTURES = {"gcs_server", "proxied_server", "proxy", "s3_server", "store"}
 _FAST_SECONDS, _ALL_SECONDS = 120, 600
 _MAX_WORKER_BYTES = 1.2e9
+_IS_FAST = pytest.StashKey[bool]()
 
 # The fast tier tries a few examples, the full tier many. No test has a deadline.
 hypothesis.settings.register_profile("fast", max_examples=8, deadline=None)
@@ -61,11 +62,12 @@ def pytest_collection_modifyitems(config, items):
         folder = Path(item.path).relative_to(Path(__file__).parent).parts[0]
         if folder in _SLOW_FOLDERS or _SLOW_FIXTURES & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
-    if config.getoption("--all"):
-        return
-    fast = {id(item) for item in _fast_items(items)}
-    config.hook.pytest_deselected(items=[item for item in items if id(item) not in fast])
-    items[:] = [item for item in items if id(item) in fast]
+    fast = list(_fast_items(items))
+    for item in fast:
+        item.stash[_IS_FAST] = True
+    if not config.getoption("--all"):
+        config.hook.pytest_deselected(items=[item for item in items if _IS_FAST not in item.stash])
+        items[:] = fast
 
 
 def _fast_items(items):
@@ -90,19 +92,29 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _no_processes(request):
-    """Make tests of the fast tier fail if they start a process; such tests belong to the slow tier."""
-    if request.config.getoption("--all"):
-        yield
-        return
+@contextlib.contextmanager
+def _refused_processes(item):
+    """Make a test of the fast tier fail if it starts a process; such tests belong to the slow tier."""
 
     def refuse(*args, **_):
         pytest.fail(f"the fast tier starts no process, and this test starts {args[1]}: mark it slow")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "__init__", refuse)
+        if _IS_FAST in item.stash:
+            patch.setattr(subprocess.Popen, "__init__", refuse)
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    with _refused_processes(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with _refused_processes(item):
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")
