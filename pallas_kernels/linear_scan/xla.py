@@ -131,7 +131,7 @@ def _backward_loop(
             dx = _put_step(dx, gradient, t, part)
             return _zero_at_reset(_step_of(a, t, part), part, t) * gradient, da, dx
 
-        state = jnp.zeros((h0.shape[0], 1, part.channels.stop - part.channels.start))
+        state = jnp.zeros((h0.shape[0], 1, part.channels.stop - part.channels.start), jnp.float32)
         state, da, dx = jax.lax.fori_loop(0, length, step, (state, da, dx), unroll=_unrolled(length))
         states.append(state)
     for part in parts:

@@ -102,12 +102,20 @@ def test_the_carry_is_float32_for_bfloat16_inputs(path):
 
 
 @pytest.mark.slow
-def test_the_result_has_the_dtype_of_x_and_each_gradient_that_of_its_input():
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_result_has_the_dtype_of_x_and_each_gradient_that_of_its_input(x64):
     a, x, h0, dh, _ = inputs()
     a = a.astype(jnp.bfloat16)
-    result, pullback = jax.vjp(lambda a, x, h0: linear_scan(a, x, h0=h0), a, x, h0)
+
+    @quick_jit
+    def run(a, x, h0, dh):
+        result, pullback = jax.vjp(lambda a, x, h0: linear_scan(a, x, h0=h0), a, x, h0)
+        return result, pullback(dh)
+
+    with jax.enable_x64(x64):
+        result, gradients = run(a, x, h0, dh)
     assert result.dtype == jnp.float32
-    assert [gradient.dtype for gradient in pullback(dh)] == [jnp.bfloat16, jnp.float32, jnp.float32]
+    assert [gradient.dtype for gradient in gradients] == [jnp.bfloat16, jnp.float32, jnp.float32]
     assert_close(result, oracle(a, x, h0))
 
 
