@@ -6,7 +6,6 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, SupportsIndex
 
 from birdie_jax.errors import DataError
@@ -193,8 +192,8 @@ def check_sizes(directory: Location, shards: tuple[Shard, ...]) -> None:
     for shard in shards:
         path = directory / shard.name
         try:
-            if isinstance(path, Path):
-                found = path.stat().st_size
+            if not is_remote(directory):
+                found = os.stat(path).st_size
             elif shard.name in sizes:
                 found = sizes[shard.name]
             else:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from etils import epath
 
 from birdie_jax.errors import DataError
 from birdie_jax.text import TokenShards, load_manifest, load_tokenizer, shard_readers
@@ -24,8 +25,8 @@ def read_all(shards):
 
 
 def test_sums_agree_with_the_records(prepared):
-    for split in ("train", "validation"):
-        shards = TokenShards(prepared, split)
+    for split, folder in (("train", prepared), ("validation", epath.Path(prepared))):
+        shards = TokenShards(folder, split)
         records = read_all(shards)
         assert len(records) == len(shards)
         assert sum(len(tokens) for tokens, _ in records) == shards.num_tokens
