@@ -4,7 +4,8 @@
 - `convolution`: see `convolution_flops`.
 - cuBLAS calls (GPU): the FLOPs of the `dot` that their configuration describes.
 - Pallas kernels: their own cost estimate, or 0 if they have none.
-- reductions, on one device or between devices: the FLOPs of their function for each element reduced.
+- reductions, on one device or between devices: the FLOPs of their function for each element reduced; of a
+  window, for each of its elements but the first.
 - all other arithmetic: 1 for each element of the result.
 
 Transcendental functions and the movement of data do not count.
@@ -99,7 +100,7 @@ _ELEMENTWISE = frozenset((
     "subtract", "xor",
 ))
 # fmt: on
-_APPLY_A_FUNCTION = ("reduce", "map", "scatter", "all-reduce", "reduce-scatter")
+_APPLY_A_FUNCTION = ("reduce", "reduce-window", "map", "scatter", "all-reduce", "reduce-scatter")
 _CUBLAS = re.compile(r'custom_call_target="(__cublas\$\w+|__cublas\$lt\$matmul[\w$]*)"')
 _COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*?"flops":"?(\d+)')
 # In the metadata of a Triton kernel, which has no cost estimate; quotes are escaped.
@@ -130,10 +131,10 @@ def instruction_flops(module: HloModule, executed: ExecutedInstruction) -> Flops
 
 
 def _flops(module: HloModule, computation: Computation, instruction: Instruction) -> Flops:
-    opcode = instruction.opcode
+    opcode = instruction.opcode.removesuffix("-start")
     if opcode == "fusion":
         return _computation_flops(module, instruction.called_computations("calls"))
-    if opcode.removesuffix("-start") in _APPLY_A_FUNCTION:
+    if opcode in _APPLY_A_FUNCTION:
         operands = computation.operand_shapes(instruction)
         return Flops(0.0, _applied_function_flops(module, instruction, operands))
     if opcode == "dot":
@@ -168,6 +169,10 @@ def _applied_function_flops(
     each = _computation_flops(module, instruction.called_computations("to_apply")).elementwise
     if instruction.opcode == "reduce":
         return each * max(operands[0].elements - instruction.elements, 0)
+    if instruction.opcode == "reduce-window":
+        size = re.search(r"size=([\dx]+)", instruction.attribute("window") or "")
+        taps = prod(map(int, size.group(1).split("x"))) if size else 1
+        return each * (taps - 1) * instruction.shapes[0].elements
     if instruction.opcode == "scatter":
         return each * operands[-1].elements
     return each * sum(shape.elements for shape in instruction.shapes)

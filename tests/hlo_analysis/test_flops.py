@@ -95,3 +95,18 @@ def test_a_kernel_counts_its_cost_estimate():
         "f32[8]{0}", "custom-call", "f32[8]{0}", attributes='custom_call_target="tpu_custom_call"'
     )
     assert (estimated.dot, without.dot) == (123, 0)
+
+
+def test_an_asynchronous_fusion_counts_what_it_fuses():
+    text = """%fused (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  ROOT %sum = f32[8]{0} add(%a, %a)
+}
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %start = ((f32[8]{0}), f32[8]{0}, u32[]) fusion-start(%x), kind=kLoop, calls=%fused
+  ROOT %done = f32[8]{0} fusion-done(%start)
+}"""
+    module = parse_hlo(text)
+    executed = executed_instructions(module, lambda one: (0.0,))
+    assert [instruction_flops(module, one) for one in executed] == [(0, 0), (0, 8)]

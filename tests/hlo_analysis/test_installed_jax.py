@@ -31,6 +31,15 @@ def test_costs_without_loops_match_xla():
     assert costs.traffic_bytes == pytest.approx(xla["bytes accessed"], rel=0.05)
 
 
+def test_a_window_counts_as_xla_counts_it():
+    def sums(x):
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, (2, 3), (1, 1), "VALID")
+
+    costs, xla = compile_and_read(sums, jnp.ones((4, 32)))
+    assert costs.flops == (0, 3 * 30 * 5)
+    assert xla["flops"] == 3 * 30 * 5
+
+
 def test_a_loop_gives_its_flops_and_activations():
     def loss(ws, x):
         return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, ws)[0].sum()
