@@ -22,6 +22,7 @@ def statements(records: Records) -> Iterator[Statement]:
     results = records["pruning", "stake"]
     yield from _of_gated_ssm(results)
     yield from _of_mamba(results)
+    yield from _of_hawk(results)
     yield from _of_identifiers(results)
 
 
@@ -86,6 +87,16 @@ def _of_mamba(results: Results) -> Iterator[Statement]:
     )
 
 
+def _of_hawk(results: Results) -> Iterator[Statement]:
+    learned, failed = _seeds(results, "hawk")
+    yield _PRUNING(
+        "Hawk's {} run is too few for the rule. It learned: {:.0f} % are right with the whole context. "
+        "With a tenth of it {:.0f} % are by influence, and {:.0f} % by recency.",
+        word(len(learned + failed)),
+        *(_right(learned[0], "dense", 1.0), _right(learned[0], INFLUENCE), _right(learned[0], RECENCY)),
+    )
+
+
 def _of_identifiers(results: Results) -> Iterator[Statement]:
     assert _SCALE.identifiers is not None
     falls = [
@@ -94,10 +105,10 @@ def _of_identifiers(results: Results) -> Iterator[Statement]:
                 _SCALE, [losses for run, _, losses in pruned_results(results) if run.mixer == mixer]
             )
         )
-        for mixer in ("gated_ssm", "mamba")
+        for mixer in ("gated_ssm", "mamba", "hawk")
     ]
     yield _PRUNING(
-        "{} tokens of context in place of {} lower the loss by {:.3f} and {:.3f} nats, and the gate asks "
-        "for {:.1f}.",
+        "{} tokens of context in place of {} lower the loss by {:.3f}, {:.3f} and {:.3f} nats, and the "
+        "gate asks for {:.1f}.",
         *(max(_SCALE.contexts), min(_SCALE.contexts), *falls, _SCALE.identifiers.least_gain),
     )
