@@ -77,8 +77,8 @@ def _of_mamba(results: Results) -> Iterator[Statement]:
     behind = gap([_right(one, RECENCY) - _right(one, INFLUENCE) for one in learned])
     yield _PRUNING(
         "For Mamba it does not. {} seeds learned the task: {:.0f} to {:.0f} % are right with the whole "
-        "context. With a tenth of it, by influence, {:.0f} to {:.0f} % are, {:.0f} points fewer than by "
-        "recency ({:.0f}). No difference is shown from uniform ({:.0f}) or random ({:.0f}).",
+        "context. With a tenth of it, by influence, {:.0f} to {:.0f} % are, {:.1f} points fewer than by "
+        "recency ({:.1f}). No difference is shown from uniform ({:.0f}) or random ({:.0f}).",
         of_runs(len(learned), len(learned + failed)).capitalize(),
         *ends(_right(one, "dense", 1.0) for one in learned),
         *ends(_right(one, INFLUENCE) for one in learned),
