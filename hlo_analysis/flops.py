@@ -67,8 +67,7 @@ def convolution_flops(instruction: Instruction, operands: Sequence[ArrayShape]) 
 
 def _windows(instruction: Instruction, axes: int) -> Iterator[_Window]:
     """Yield the window along each spatial axis."""
-    text = instruction.attribute("window") or ""
-    parts = dict(part.split("=", 1) for part in text.split() if "=" in part)
+    parts = _window_parts(instruction)
 
     def values(name: str, default: str) -> list[str]:
         return parts[name].split("x") if name in parts else [default] * axes
@@ -77,6 +76,12 @@ def _windows(instruction: Instruction, axes: int) -> Iterator[_Window]:
     paddings = [int(padding.split("_")[0]) for padding in values("pad", "0_0")]
     for axis, (stride, of_input, of_kernel) in enumerate(zip(*columns, strict=True)):
         yield _Window(axis, int(stride), paddings[axis], int(of_input), int(of_kernel))
+
+
+def _window_parts(instruction: Instruction) -> dict[str, str]:
+    """Return the text of each property of a window, such as {"size": "2x3"}."""
+    text = instruction.attribute("window") or ""
+    return dict(part.split("=", 1) for part in text.split() if "=" in part)
 
 
 def _valid_pairs(window: _Window, inputs: int, taps: int, outputs: int) -> int:
@@ -170,8 +175,7 @@ def _applied_function_flops(
     if instruction.opcode == "reduce":
         return each * max(operands[0].elements - instruction.elements, 0)
     if instruction.opcode == "reduce-window":
-        size = re.search(r"size=([\dx]+)", instruction.attribute("window") or "")
-        taps = prod(map(int, size.group(1).split("x"))) if size else 1
+        taps = prod(map(int, _window_parts(instruction).get("size", "1").split("x")))
         return each * (taps - 1) * instruction.shapes[0].elements
     if instruction.opcode == "scatter":
         return each * operands[-1].elements

@@ -73,7 +73,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit("python -m birdie_jax.text.beam_runner OUTPUT [options of Beam]")
     try:
-        run_with_beam(locate(absolute(make_path(sys.argv[1]))), sys.argv[2:])
+        run_with_beam(absolute(make_path(sys.argv[1])), sys.argv[2:])
     except BirdieError as error:
         print(f"birdie_jax.text.beam_runner: {one_line(without_secrets(str(error)))}", file=sys.stderr)
         sys.exit(exit_status(error))
